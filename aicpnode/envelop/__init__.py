@@ -1,1 +1,4 @@
+"""The one message of the system: encoded canonically, signed once, named by its hash.
 
+Reading order: codec (values and Envelops as bytes), signing, merkle, kinds (the consensus messages as Envelops).
+"""
