@@ -33,7 +33,7 @@ class RotaryTable:
         usual cosines and sines, which matters in a model this narrow.
         """
         turns = self.turns[start : start + x_BTHD.shape[1], None, :]
-        pairs = torch.view_as_complex(x_BTHD.float().unflatten(-1, (-1, 2)))
+        pairs = torch.view_as_complex(x_BTHD.float().reshape(*x_BTHD.shape[:-1], -1, 2))
         return torch.view_as_real(pairs * turns).flatten(-2).to(x_BTHD.dtype)
 
 
@@ -70,10 +70,10 @@ class Attention(nn.Module):
     def forward(self, x_BTC: Tensor, rotary: RotaryTable, cache: LayerCache | None, start: int) -> Tensor:
         """``start`` is the position of the first of the T tokens; without a cache it must be 0."""
         batch, length, width = x_BTC.shape
-        heads = (-1, self._head_width)
-        q_BHTD = rotary.rotate(F.linear(x_BTC, self.query).unflatten(-1, heads), start).transpose(1, 2)
-        k_BKSD = rotary.rotate(F.linear(x_BTC, self.key).unflatten(-1, heads), start).transpose(1, 2)
-        v_BKSD = F.linear(x_BTC, self.value).unflatten(-1, heads).transpose(1, 2)
+        heads = (batch, length, -1, self._head_width)
+        q_BHTD = rotary.rotate(F.linear(x_BTC, self.query).view(heads), start).transpose(1, 2)
+        k_BKSD = rotary.rotate(F.linear(x_BTC, self.key).view(heads), start).transpose(1, 2)
+        v_BKSD = F.linear(x_BTC, self.value).view(heads).transpose(1, 2)
         if cache is not None:
             k_BKSD, v_BKSD = cache.extend(k_BKSD, v_BKSD, start)
         if self._group > 1:
