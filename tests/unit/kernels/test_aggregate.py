@@ -1,0 +1,82 @@
+"""Weights and sums at their bounds."""
+
+import numpy as np
+import pytest
+
+from kernels import aggregate
+from kernels.aggregate import ONE_Q16, Rule
+from kernels.codec import CHUNK, VALUE_MAX, SparseProposal
+
+
+def proposal(values, indices=None, chunks=1):
+    k = len(values)
+    row = list(range(k)) if indices is None else indices
+    return SparseProposal(
+        indices=np.tile(np.array(row, dtype=np.uint16), (chunks, 1)),
+        values=np.tile(np.array(values, dtype=np.int32), (chunks, 1)),
+    )
+
+
+def test_gram_is_exact_at_the_largest_values_of_more_than_one_group():
+    chunks = aggregate.GRAM_GROUP_CHUNKS_MAX + 300
+    full = proposal([VALUE_MAX] * 410, chunks=chunks)
+    opposite = proposal([-VALUE_MAX] * 410, chunks=chunks)
+    square = 410 * chunks << 44
+    assert square > 2**63  # an int64 sum over all chunks would have overflowed
+    assert aggregate.gram([full, opposite]) == [[square, -square], [-square, square]]
+
+
+def test_gram_group_bound_holds():
+    assert aggregate.GROUP_CHUNKS <= aggregate.GRAM_GROUP_CHUNKS_MAX
+    assert 410 * aggregate.GRAM_GROUP_CHUNKS_MAX << 44 < 2**63
+
+
+def test_gram_counts_only_shared_coordinates():
+    first, second = proposal([3, 5], [0, 7]), proposal([11, 13], [7, 8])
+    assert aggregate.gram([first, second]) == [[34, 55], [55, 290]]
+
+
+def test_gram_refuses_different_shapes_and_nothing():
+    with pytest.raises(ValueError, match="different shapes"):
+        aggregate.gram([proposal([1]), proposal([1, 2])])
+    with pytest.raises(ValueError, match="between 1 and"):
+        aggregate.gram([])
+
+
+def test_clip_scales_the_long_one_to_the_lower_median():
+    matrix = aggregate.gram([proposal([100]), proposal([100], [1]), proposal([100], [2]), proposal([1000], [3])])
+    result = aggregate.proposal_weights(matrix, rule=Rule.CLIP, norm_limit=0)
+    assert result.weights == (ONE_Q16, ONE_Q16, ONE_Q16, ONE_Q16 // 10)
+    assert result.median_norm == 100 << 16
+
+
+def test_clip_uses_the_lower_median_of_an_even_number():
+    matrix = aggregate.gram([proposal([100]), proposal([300], [1])])
+    assert aggregate.proposal_weights(matrix, rule=Rule.CLIP, norm_limit=0).weights == (ONE_Q16, ONE_Q16 // 3)
+
+
+def test_norm_limit_caps_the_median():
+    matrix = aggregate.gram([proposal([100])])
+    result = aggregate.proposal_weights(matrix, rule=Rule.CLIP, norm_limit=50 << 16)
+    assert result.weights == (ONE_Q16 // 2,)
+    assert result.median_norm == 50 << 16
+
+
+def test_mean_ignores_the_norms():
+    matrix = aggregate.gram([proposal([1]), proposal([VALUE_MAX])])
+    assert aggregate.proposal_weights(matrix, rule=Rule.MEAN, norm_limit=1).weights == (ONE_Q16, ONE_Q16)
+
+
+def test_centered_clip_bounds_a_sign_flipped_outlier():
+    honest = [proposal([1000, 1000 + i], [0, 1]) for i in range(3)]
+    matrix = aggregate.gram([*honest, proposal([-10000, -10000], [0, 1])])
+    weights = aggregate.proposal_weights(matrix, rule=Rule.CENTERED_CLIP, norm_limit=0).weights
+    assert weights[3] * 10000 < sum(weights[:3]) * 1000 // 10
+    assert sum(weights) <= 4 << 16
+
+
+def test_weighted_sum_is_exact_and_dense():
+    total = aggregate.weighted_sum([proposal([3, 5], [0, 7]), proposal([-2, 0], [7, 9])], [10, 100], 0, 1)
+    assert total.dtype == np.int64
+    assert total.size == CHUNK
+    assert {int(i): int(total[i]) for i in np.flatnonzero(total)} == {0: 30, 7: -150}
