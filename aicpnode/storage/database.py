@@ -1,0 +1,332 @@
+"""What a node must not forget, as tables.
+
+Every method that writes returns only when the bytes are on the disk, or, inside ``transaction()``, when the block ends:
+persist first, then send. A slot that was filled keeps its content: the same bytes again are welcome (a crash repeats
+the last step), other bytes are our own fault and stop the node before it contradicts itself.
+
+Every row carries a checksum over its table, its keys and its values, because SQLite has none: a bit that flipped on the
+disk is reported as damage when the row is read, and never becomes another vote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from aicpnode.envelop.codec import pack
+from aicpnode.storage.connection import Column, Connection
+from aicpnode.storage.faults import DamagedDatabase, SlotConflict
+
+FILE_NAME = "node.sqlite"
+SCHEMA_VERSION = 1
+CHECKSUM_BYTES = 8
+MAX_PEERS = 1000
+MAX_ROWS = 10_000
+"""At most this many rows are returned by one call."""
+
+SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB, checksum BLOB) WITHOUT ROWID;
+CREATE TABLE votes (height INTEGER, kind INTEGER, view INTEGER, raw BLOB, checksum BLOB,
+                    PRIMARY KEY (height, kind, view)) WITHOUT ROWID;
+CREATE TABLE safety (slot INTEGER PRIMARY KEY, raw BLOB, checksum BLOB);
+CREATE TABLE ledger (height INTEGER PRIMARY KEY, block_id BLOB, block BLOB, certificate BLOB, checksum BLOB);
+CREATE TABLE applied (height INTEGER PRIMARY KEY, round INTEGER, state_hash BLOB, model_hash BLOB, snapshot BLOB,
+                      checksum BLOB);
+CREATE TABLE proposals (round INTEGER PRIMARY KEY, grad BLOB, package_digest BLOB, residual_digest BLOB, checksum BLOB);
+CREATE TABLE evidence (key BLOB PRIMARY KEY, a BLOB, b BLOB, checksum BLOB) WITHOUT ROWID;
+CREATE TABLE round_metrics (round INTEGER PRIMARY KEY, metrics TEXT, checksum BLOB);
+CREATE TABLE peers (key BLOB PRIMARY KEY, address TEXT, last_seen_unix INTEGER, score INTEGER, checksum BLOB)
+    WITHOUT ROWID
+"""
+ALWAYS_CHECKED = ("meta", "votes", "safety", "applied", "proposals")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """The state after a block: hashes of 32 bytes; ``snapshot`` is the digest of a blob, if one was taken there."""
+
+    height: int
+    round: int
+    state_hash: bytes
+    model_hash: bytes
+    snapshot: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredProposal:
+    """This node's own proposal of a round: its GRAD Envelop and the blobs of its package and of the residual after."""
+
+    round: int
+    grad: bytes
+    package_digest: bytes
+    residual_digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPeer:
+    """A peer that this node was connected to. ``last_seen_unix`` in seconds; ``score`` as of then."""
+
+    key: bytes
+    address: str
+    last_seen_unix: int
+    score: int
+
+
+class Database:
+    """The node's durable private state. ``open`` it once per data folder, under the folder's lock."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def open(cls, data_dir: Path) -> Self:
+        """Open or create ``data_dir/node.sqlite``. Raises DamagedDatabase, StorageFull or StorageFailed."""
+        return cls(
+            Connection(
+                data_dir / FILE_NAME, schema=SCHEMA, schema_version=SCHEMA_VERSION, always_checked=ALWAYS_CHECKED
+            )
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; harmless when closed already."""
+        self._connection.close()
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Everything written inside becomes durable together, or nothing does. Nested blocks join. Do not await in it."""
+        return self._connection.transaction()
+
+    def statistics(self) -> dict[str, int]:
+        """``database_bytes`` and ``wal_bytes`` on the disk."""
+        return self._connection.statistics()
+
+    # Small facts by name.
+
+    def get_meta(self, name: str) -> bytes | None:
+        """The value of ``name``, or None."""
+        rows = self._rows("meta", "WHERE name = ?", (name,))
+        return rows[0][1] if rows else None
+
+    def set_meta(self, name: str, value: bytes) -> None:
+        """Set or replace the value of ``name``."""
+        self._replace("meta", name, value)
+
+    # Own signed messages, one per slot.
+
+    def put_vote(self, kind: int, height: int, view: int, raw: bytes) -> None:
+        """Fill the slot (height, kind, view) with the Envelop's bytes. SlotConflict if it holds others.
+
+        Own GRADs stand among the proposals instead: their height is a round.
+        """
+        self._fill("votes", "height = ? AND kind = ? AND view = ?", (height, kind, view), (raw,))
+
+    def votes(self, height: int) -> list[bytes]:
+        """Own messages of a height, ordered by kind and view."""
+        return [row[3] for row in self._rows("votes", "WHERE height = ? ORDER BY kind, view", (height,))]
+
+    def prune_votes(self, below_height: int) -> None:
+        """Forget the votes of decided heights: the ledger answers for those."""
+        self._connection.write("DELETE FROM votes WHERE height < ?", (below_height,))
+
+    def put_safety(self, raw: bytes) -> None:
+        """Replace the safety record (locks and valid values of the running height)."""
+        self._replace("safety", 0, raw)
+
+    def safety(self) -> bytes | None:
+        """The latest safety record, or None."""
+        rows = self._rows("safety", "WHERE slot = 0", ())
+        return rows[0][1] if rows else None
+
+    # The ledger.
+
+    def put_decision(self, height: int, block_id: bytes, block: bytes, certificate: bytes) -> None:
+        """Append a decided block. SlotConflict for another block at a height; AssertionError for a gap.
+
+        Another certificate for the same block is as good as the first, which stays.
+        """
+        with self.transaction():
+            rows = self._rows("ledger", "WHERE height = ?", (height,))
+            if rows:
+                if rows[0][1] != block_id:
+                    raise SlotConflict(f"two blocks decided at height {height}")
+                return
+            head = self.head()
+            assert height >= 1, "heights start at 1"
+            assert head in (0, height - 1), f"block {height} decided on top of {head}"
+            self._insert("ledger", height, block_id, block, certificate)
+
+    def decision(self, height: int) -> tuple[bytes, bytes] | None:
+        """(block, certificate) of a height, or None."""
+        rows = self._rows("ledger", "WHERE height = ?", (height,))
+        return (rows[0][2], rows[0][3]) if rows else None
+
+    def decisions(self, from_height: int, max_bytes: int) -> list[tuple[int, bytes, bytes]]:
+        """(height, block, certificate) from ``from_height`` on, in order, while they fit into ``max_bytes``.
+
+        The first one is returned whatever its size, so that whoever catches up always moves on.
+        """
+        found: list[tuple[int, bytes, bytes]] = []
+        total_bytes = 0
+        for height in range(from_height, from_height + MAX_ROWS):
+            decision = self.decision(height)
+            if decision is None:
+                break
+            total_bytes += len(decision[0]) + len(decision[1])
+            if found and total_bytes > max_bytes:
+                break
+            found.append((height, *decision))
+        return found
+
+    def head(self) -> int:
+        """The height of the last decided block; 0 if there is none."""
+        height: int = self._connection.query("SELECT coalesce(max(height), 0) FROM ledger")[0][0]
+        return height
+
+    # States that were reached.
+
+    def put_applied(
+        self, *, height: int, round: int, state_hash: bytes, model_hash: bytes, snapshot: bytes | None
+    ) -> None:
+        """Record the state after ``height``; a snapshot's blob must be stored before. SlotConflict for another state.
+
+        A snapshot may be added later, by the same call with its digest.
+        """
+        with self.transaction():
+            rows = self._rows("applied", "WHERE height = ?", (height,))
+            if rows and rows[0][1:4] != (round, state_hash, model_hash):
+                raise SlotConflict(f"two states after height {height}")
+            kept = rows[0][4] if rows and snapshot is None else snapshot
+            self._replace("applied", height, round, state_hash, model_hash, kept)
+
+    def applied(self) -> Applied | None:
+        """The latest state that was applied, or None."""
+        rows = self._rows("applied", "ORDER BY height DESC LIMIT 1", ())
+        return _applied(rows[0]) if rows else None
+
+    def snapshots(self) -> list[Applied]:
+        """The states whose snapshot is stored, newest first."""
+        rows = self._rows("applied", "WHERE snapshot IS NOT NULL ORDER BY height DESC LIMIT ?", (MAX_ROWS,))
+        return [_applied(row) for row in rows]
+
+    def forget_snapshot(self, height: int) -> None:
+        """The state stays on record, its snapshot does not; delete the blob afterwards."""
+        with self.transaction():
+            for row in self._rows("applied", "WHERE height = ?", (height,)):
+                self._replace("applied", *row[:4], None)
+
+    def rewind_applied(self, height: int) -> None:
+        """Forget all states above ``height``: they will be applied again from there."""
+        self._connection.write("DELETE FROM applied WHERE height > ?", (height,))
+
+    # Own gradient proposals.
+
+    def put_proposal(self, round: int, grad: bytes, package_digest: bytes, residual_digest: bytes) -> None:
+        """Fill the slot of a round; the blobs must be stored before. SlotConflict if it holds another proposal."""
+        self._fill("proposals", "round = ?", (round,), (grad, package_digest, residual_digest))
+
+    def proposal(self, round: int) -> StoredProposal | None:
+        """Own proposal of a round, or None."""
+        rows = self._rows("proposals", "WHERE round = ?", (round,))
+        return _proposal(rows[0]) if rows else None
+
+    def latest_proposal(self) -> StoredProposal | None:
+        """Own proposal of the latest round that had one."""
+        rows = self._rows("proposals", "ORDER BY round DESC LIMIT 1", ())
+        return _proposal(rows[0]) if rows else None
+
+    def prune_proposals(self, below_round: int) -> list[StoredProposal]:
+        """Forget proposals of earlier rounds and return them, so that the caller can delete their blobs."""
+        with self.transaction():
+            rows = self._rows("proposals", "WHERE round < ? ORDER BY round LIMIT ?", (below_round, MAX_ROWS))
+            for row in rows:
+                self._connection.write("DELETE FROM proposals WHERE round = ?", (row[0],))
+        return [_proposal(row) for row in rows]
+
+    # Evidence, metrics, peers.
+
+    def put_evidence(self, key: bytes, a: bytes, b: bytes) -> None:
+        """Two contradicting Envelops of one signer. One pair per key suffices: the first stays."""
+        with self.transaction():
+            if not self._rows("evidence", "WHERE key = ?", (key,)):
+                self._insert("evidence", key, a, b)
+
+    def evidence(self) -> list[tuple[bytes, bytes, bytes]]:
+        """(key, a, b), ordered by key."""
+        return [row[:3] for row in self._rows("evidence", "ORDER BY key LIMIT ?", (MAX_ROWS,))]
+
+    def put_round_metrics(self, round: int, metrics: str) -> None:
+        """Set or replace the metrics of a round, one JSON object."""
+        self._replace("round_metrics", round, metrics)
+
+    def round_metrics(self, from_round: int) -> list[tuple[int, str]]:
+        """(round, JSON) from a round on, in order, at most MAX_ROWS."""
+        rows = self._rows("round_metrics", "WHERE round >= ? ORDER BY round LIMIT ?", (from_round, MAX_ROWS))
+        return [row[:2] for row in rows]
+
+    def put_peer(self, key: bytes, address: str, last_seen_unix: int, score: int) -> None:
+        """Set or replace a peer; beyond MAX_PEERS the one unseen for longest is forgotten."""
+        with self.transaction():
+            self._replace("peers", key, address, last_seen_unix, score)
+            self._connection.write(
+                "DELETE FROM peers WHERE key IN "
+                "(SELECT key FROM peers ORDER BY last_seen_unix DESC, key LIMIT -1 OFFSET ?)",
+                (MAX_PEERS,),
+            )
+
+    def peers(self) -> list[StoredPeer]:
+        """All stored peers, last seen first."""
+        rows = self._rows("peers", "ORDER BY last_seen_unix DESC, key", ())
+        return [StoredPeer(key=row[0], address=row[1], last_seen_unix=row[2], score=row[3]) for row in rows]
+
+    # Rows with checksums.
+
+    def _insert(self, table: str, *columns: Column) -> None:
+        self._write_row("INSERT", table, columns)
+
+    def _replace(self, table: str, *columns: Column) -> None:
+        self._write_row("INSERT OR REPLACE", table, columns)
+
+    def _write_row(self, verb: str, table: str, columns: tuple[Column, ...]) -> None:
+        marks = ", ".join("?" * (len(columns) + 1))
+        self._connection.write(f"{verb} INTO {table} VALUES ({marks})", (*columns, _checksum(table, columns)))
+
+    def _fill(self, table: str, slot: str, keys: tuple[int, ...], values: tuple[bytes, ...]) -> None:
+        """Insert unless the slot holds the same values already; SlotConflict if it holds others."""
+        with self.transaction():
+            rows = self._rows(table, f"WHERE {slot}", keys)
+            if not rows:
+                self._insert(table, *keys, *values)
+            elif rows[0][len(keys) : -1] != values:
+                raise SlotConflict(f"{table}: the slot {slot} = {keys} holds another content")
+
+    def _rows(self, table: str, condition: str, columns: tuple[Column, ...]) -> list[tuple[Any, ...]]:
+        """Whole rows, each checked against its checksum, which stands last. Raises DamagedDatabase."""
+        rows = self._connection.query(f"SELECT * FROM {table} {condition}", columns)
+        for row in rows:
+            if row[-1] != _checksum(table, row[:-1]):
+                raise DamagedDatabase(self._connection.path, f"a row of {table} does not match its checksum")
+        return rows
+
+
+def _checksum(table: str, columns: tuple[Column, ...]) -> bytes:
+    try:
+        encoded = pack((table, *columns))
+    except (TypeError, ValueError):  # damage can turn a number into a float, or a text into none
+        return b""
+    return hashlib.sha256(encoded).digest()[:CHECKSUM_BYTES]
+
+
+def _applied(row: tuple[Any, ...]) -> Applied:
+    return Applied(height=row[0], round=row[1], state_hash=row[2], model_hash=row[3], snapshot=row[4])
+
+
+def _proposal(row: tuple[Any, ...]) -> StoredProposal:
+    return StoredProposal(round=row[0], grad=row[1], package_digest=row[2], residual_digest=row[3])
