@@ -74,7 +74,9 @@ class Registry:
         Raises ``NoRunningNode``, or ``UserError`` with the list of names if several fit.
         """
         running = self.running()
-        fitting = running if name is None else [node for node in running if {name, os.path.realpath(name)} & _names(node)]
+        fitting = (
+            running if name is None else [node for node in running if {name, os.path.realpath(name)} & _names(node)]
+        )
         if len(fitting) == 1:
             return fitting[0]
         if not running:
