@@ -101,7 +101,7 @@ class Database:
         self._connection.close()
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Everything written inside becomes durable together, or nothing does. Nested blocks join. Do not await in it."""
+        """All that is written inside becomes durable together, or none of it. Nested blocks join; no await inside."""
         return self._connection.transaction()
 
     def statistics(self) -> dict[str, int]:
