@@ -1,0 +1,236 @@
+"""From ballots to a block, and what makes a fresh block valid (consensus specification, section 3, rules 4 to 6).
+
+Verdicts are opinions; the certificate is the fact. A leader may leave ballots out but can insert nothing: every
+verdict in a block is covered by its signer's signature, which ``validate_block`` rebuilds and verifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from consensus.membership import LedgerRules, LedgerState, apply_training, next_state, select_operations
+from consensus.messages import (
+    ENTRIES_PER_AUTHOR_MAX,
+    Ballot,
+    BallotEntry,
+    BallotRecord,
+    Block,
+    Body,
+    Crypto,
+    Header,
+    ObserverRecord,
+    Operation,
+    TrainingDecision,
+    Verdict,
+    ballots_root,
+    observer_ballot,
+    operations_root,
+    roster_hash,
+    training_hash,
+)
+from consensus.types import HASH_BYTES, NIL, NO_VIEW, MemberStatus, Roster
+
+_UNKNOWN_ID = bytes(HASH_BYTES)
+"""Stands for the block's own id while its effects on the roster are computed: the roster does not depend on it."""
+
+
+def ballot_is_well_formed(ballot: Ballot, roster: Roster) -> bool:
+    """Entries sorted, of roster authors, at most two an author and one yes among them."""
+    keys = [(entry.author_index, entry.digest) for entry in ballot.entries]
+    if keys != sorted(set(keys)):
+        return False
+    for author in {index for index, _digest in keys}:
+        entries = [entry for entry in ballot.entries if entry.author_index == author]
+        if roster.by_index(author) is None or len(entries) > ENTRIES_PER_AUTHOR_MAX:
+            return False
+        if sum(entry.accepted for entry in entries) > 1:
+            return False
+    return (ballot.valid_view == NO_VIEW) == (ballot.valid_id == NIL)
+
+
+def certified(ballots: Iterable[Ballot], roster: Roster) -> tuple[tuple[int, bytes], ...]:
+    """Proposals with yes-power of at least Q, by author; an author with two of them is left out."""
+    power: dict[tuple[int, bytes], int] = {}
+    for ballot in ballots:
+        for entry in ballot.entries:
+            if entry.accepted:
+                key = (entry.author_index, entry.digest)
+                power[key] = power.get(key, 0) + roster.power(ballot.signer)
+    chosen = [key for key, yes in sorted(power.items()) if yes >= roster.quorum]
+    authors = [author for author, _digest in chosen]
+    return tuple(key for key in chosen if authors.count(key[0]) == 1)
+
+
+def ready_power(ballots: Iterable[Ballot], roster: Roster) -> int:
+    return sum(roster.power(ballot.signer) for ballot in ballots if ballot.ready)
+
+
+def build_block(
+    *,
+    ledger: LedgerState,
+    rules: LedgerRules,
+    crypto: Crypto,
+    view: int,
+    state_hash: bytes,
+    ballots: list[Ballot],
+    observers: list[Ballot],
+    operations: Iterable[Operation],
+) -> Block:
+    """A fresh block of ``view`` from ``ballots`` (ACTIVE, all with this state hash and hv = -1)."""
+    roster = ledger.roster
+    training = None
+    if ready_power(ballots, roster) >= roster.quorum and ledger.contributors():
+        training = TrainingDecision(round=ledger.round, included=certified(ballots, roster))
+    table = tuple(sorted({(e.author_index, e.digest) for ballot in ballots for e in ballot.entries}))
+    base = ledger if training is None else apply_training(ledger, training)
+    chosen, _state = select_operations(base, operations, rules)
+    body = Body(
+        table=table,
+        ballots=tuple(_record(ballot, table, roster) for ballot in ballots),
+        observers=tuple(
+            ObserverRecord(signer_index=_index(roster, ballot.signer), signature=ballot.signature)
+            for ballot in observers
+        ),
+        training=training,
+        operations=chosen,
+    )
+    return Block(header=_header(ledger, rules, crypto, view, state_hash, body), body=body)
+
+
+def _index(roster: Roster, key: bytes) -> int:
+    member = roster.by_key(key)
+    assert member is not None
+    return member.index
+
+
+def _record(ballot: Ballot, table: tuple[tuple[int, bytes], ...], roster: Roster) -> BallotRecord:
+    said = {(entry.author_index, entry.digest): entry.accepted for entry in ballot.entries}
+    verdicts = tuple(Verdict.NONE if row not in said else Verdict.YES if said[row] else Verdict.NO for row in table)
+    return BallotRecord(
+        signer_index=_index(roster, ballot.signer),
+        ready=ballot.ready,
+        verdicts=verdicts,
+        signature=ballot.signature,
+    )
+
+
+def _header(
+    ledger: LedgerState, rules: LedgerRules, crypto: Crypto, view: int, state_hash: bytes, body: Body
+) -> Header:
+    after = next_state(ledger, body, rules, block_id=_UNKNOWN_ID)
+    assert after is not None, "a leader proposes valid operations only"
+    return Header(
+        height=ledger.height + 1,
+        origin_view=view,
+        epoch=ledger.roster.epoch,
+        previous_block_id=ledger.block_id,
+        state_hash=state_hash,
+        roster_hash=roster_hash(crypto, ledger.roster),
+        next_roster_hash=roster_hash(crypto, after.roster),
+        ballots_root=ballots_root(crypto, body),
+        training_hash=training_hash(crypto, body),
+        operations_root=operations_root(crypto, body),
+    )
+
+
+def ballots_of(block: Block, ledger: LedgerState) -> tuple[Ballot, ...] | None:
+    """The exact ballots of ACTIVE members that ``block`` carries, rebuilt; None if a record fits no member."""
+    ballots: list[Ballot] = []
+    previous = -1
+    for record in block.body.ballots:
+        member = ledger.roster.by_index(record.signer_index)
+        if member is None or record.signer_index <= previous or len(record.verdicts) != len(block.body.table):
+            return None
+        previous = record.signer_index
+        entries = tuple(
+            BallotEntry(author_index=author, digest=digest, accepted=verdict is Verdict.YES)
+            for (author, digest), verdict in zip(block.body.table, record.verdicts, strict=True)
+            if verdict is not Verdict.NONE
+        )
+        ballots.append(
+            Ballot(
+                height=block.height,
+                view=block.header.origin_view,
+                state_hash=block.header.state_hash,
+                valid_view=NO_VIEW,
+                valid_id=NIL,
+                round=ledger.round,
+                ready=record.ready,
+                entries=entries,
+                signer=member.key,
+                signature=record.signature,
+            )
+        )
+    return tuple(ballots)
+
+
+def observers_of(block: Block, ledger: LedgerState) -> tuple[Ballot, ...] | None:
+    ballots: list[Ballot] = []
+    previous = -1
+    for record in block.body.observers:
+        member = ledger.roster.by_index(record.signer_index)
+        if member is None or record.signer_index <= previous:
+            return None
+        if member.status not in (MemberStatus.PROBATION, MemberStatus.SUSPENDED):
+            return None
+        previous = record.signer_index
+        ballot = observer_ballot(
+            height=block.height,
+            view=block.header.origin_view,
+            state_hash=block.header.state_hash,
+            round_=ledger.round,
+            signer=member.key,
+        )
+        ballots.append(replace(ballot, signature=record.signature))
+    return tuple(ballots)
+
+
+def refuse_block(block: Block, *, ledger: LedgerState, rules: LedgerRules, crypto: Crypto) -> str | None:
+    """Why ``block`` is not a valid fresh block on ``ledger``, or None.
+
+    The receiver compares ``header.state_hash`` and ``header.origin_view`` itself, and has checked that the roots bind
+    the body (``block_binds``).
+    """
+    header, body, roster = block.header, block.body, ledger.roster
+    if header.height != ledger.height + 1 or header.previous_block_id != ledger.block_id:
+        return "does not build on this ledger"
+    if header.epoch != roster.epoch or header.roster_hash != roster_hash(crypto, roster):
+        return "another roster"
+    if body.training is not None and body.training.round != ledger.round:
+        return "training of another round"
+    ballots, observers = ballots_of(block, ledger), observers_of(block, ledger)
+    if ballots is None or observers is None:
+        return "ballots of nobody on the roster"
+    if refusal := _refuse_ballots(ballots, observers, body, roster, crypto):
+        return refusal
+    if body.training is not None:
+        if ready_power(ballots, roster) < roster.quorum or not ledger.contributors():
+            return "training without a ready quorum"
+        if body.training.included != certified(ballots, roster):
+            return "included proposals are not the certified ones"
+    if not all(crypto.verify(operation) for operation in body.operations):
+        return "operation with a bad signature"
+    after = next_state(ledger, body, rules, block_id=_UNKNOWN_ID)
+    if after is None:
+        return "operation that is not valid in order"
+    if header.next_roster_hash != roster_hash(crypto, after.roster):
+        return "wrong next roster"
+    return None
+
+
+def _refuse_ballots(
+    ballots: tuple[Ballot, ...], observers: tuple[Ballot, ...], body: Body, roster: Roster, crypto: Crypto
+) -> str | None:
+    if not all(roster.is_active(ballot.signer) for ballot in ballots):
+        return "ballot of a member that is not ACTIVE"
+    if sum(roster.power(ballot.signer) for ballot in ballots) < roster.quorum:
+        return "ballots below a quorum"
+    if not all(ballot_is_well_formed(ballot, roster) for ballot in ballots):
+        return "malformed ballot"
+    union = sorted({(e.author_index, e.digest) for ballot in ballots for e in ballot.entries})
+    if tuple(union) != body.table:
+        return "table is not the ballots' union"
+    if not all(crypto.verify(ballot) for ballot in (*ballots, *observers)):
+        return "ballot with a bad signature"
+    return None

@@ -1,0 +1,396 @@
+"""The messages of the protocol, certificates, and blocks (consensus specification, section 2).
+
+A message's identity is its signer and its content, never its signature bytes. Attachments (a block, a PrepareCert)
+are bound by id and unsigned, so they take no part in comparison. ``fields()`` is what a signature covers besides
+kind, height and network id; the envelop room turns it into bytes and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Protocol, TypeVar
+
+from consensus.types import NIL, NO_VIEW, Roster
+
+OPERATIONS_PER_SIGNER_MAX = 8
+OPERATIONS_WEIGHT_MAX = 16 * 1024
+"""Upper bound of the weight (approximate bytes) of all operations in one block."""
+JOINS_PER_BLOCK_MAX = 4
+ENTRIES_PER_AUTHOR_MAX = 2
+OPERATION_BASE_WEIGHT = 128
+
+
+class MessageKind(IntEnum):
+    """The kinds that occupy a slot: an honest key signs one content per (kind, height, view)."""
+
+    GRAD = 1
+    BALLOT = 3
+    SET = 4
+    PREPARE = 5
+    COMMIT = 6
+
+
+class OperationKind(IntEnum):
+    JOIN = 1
+    CONTRIBUTE = 2
+    PRESENT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A signed request to the ledger. ``sequence`` rises strictly per signer, so none can be replayed.
+
+    Arguments by kind: JOIN (nonce: 16 bytes, name), CONTRIBUTE (until_round: 0 stops), PRESENT (height).
+    """
+
+    kind: OperationKind
+    signer: bytes
+    sequence: int
+    arguments: tuple[int | bytes | str, ...]
+    signature: bytes = field(default=b"", compare=False)
+
+    def fields(self) -> tuple[object, ...]:
+        return (int(self.kind), *self.arguments)
+
+    def content(self) -> tuple[object, ...]:
+        """Everything, signature included: what a block binds."""
+        return (int(self.kind), self.signer, self.sequence, self.arguments, self.signature)
+
+    @property
+    def weight(self) -> int:
+        """Deterministic approximation of the bytes it takes in a block."""
+        return OPERATION_BASE_WEIGHT + sum(len(a) for a in self.arguments if isinstance(a, (bytes, str)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BallotEntry:
+    """One judged proposal of the round; proposals that were not judged have no entry."""
+
+    author_index: int
+    digest: bytes
+    accepted: bool
+
+    def content(self) -> tuple[object, ...]:
+        return (self.author_index, self.digest, self.accepted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareCert:
+    """PREPAREs of one (block_id, valid_view) in (height, view) with power of at least Q.
+
+    ``votes`` are (roster index, signature), by rising index.
+    """
+
+    height: int
+    view: int
+    block_id: bytes
+    valid_view: int
+    votes: tuple[tuple[int, bytes], ...]
+
+    def messages(self, roster: Roster) -> tuple[Prepare, ...] | None:
+        """The signed messages it stands for, or None if it names somebody who is no member."""
+        return _rebuild(
+            roster,
+            self.votes,
+            lambda key, signature: Prepare(
+                height=self.height,
+                view=self.view,
+                block_id=self.block_id,
+                valid_view=self.valid_view,
+                signer=key,
+                signature=signature,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitCert:
+    """COMMITs of one block in (height, view) with power of at least Q: the proof of a decision."""
+
+    height: int
+    view: int
+    block_id: bytes
+    votes: tuple[tuple[int, bytes], ...]
+
+    def messages(self, roster: Roster) -> tuple[Commit, ...] | None:
+        """The signed messages it stands for, or None if it names somebody who is no member."""
+        return _rebuild(
+            roster,
+            self.votes,
+            lambda key, signature: Commit(
+                height=self.height, view=self.view, block_id=self.block_id, signer=key, signature=signature
+            ),
+        )
+
+
+_Vote = TypeVar("_Vote")
+
+
+def _rebuild(
+    roster: Roster, votes: tuple[tuple[int, bytes], ...], build: Callable[[bytes, bytes], _Vote]
+) -> tuple[_Vote, ...] | None:
+    messages: list[_Vote] = []
+    previous = -1
+    for index, signature in votes:
+        member = roster.by_index(index)
+        if member is None or index <= previous:
+            return None
+        previous = index
+        messages.append(build(member.key, signature))
+    return tuple(messages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """A member's view of height and round: its certified state, its highest PrepareCert, its verdicts."""
+
+    height: int
+    view: int
+    state_hash: bytes
+    valid_view: int
+    valid_id: bytes
+    round: int
+    ready: bool
+    entries: tuple[BallotEntry, ...]
+    signer: bytes
+    signature: bytes = field(default=b"", compare=False)
+    certificate: PrepareCert | None = field(default=None, compare=False)
+
+    kind = MessageKind.BALLOT
+
+    def fields(self) -> tuple[object, ...]:
+        entries = tuple(entry.content() for entry in self.entries)
+        return (self.view, self.state_hash, self.valid_view, self.valid_id, self.round, self.ready, entries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetMessage:
+    """SET: the leader's pre-prepare. ``valid_view`` is vr: -1 for a fresh block, else the view of its PrepareCert."""
+
+    height: int
+    view: int
+    valid_view: int
+    block_id: bytes
+    signer: bytes
+    signature: bytes = field(default=b"", compare=False)
+    block: Block | None = field(default=None, compare=False)
+    certificate: PrepareCert | None = field(default=None, compare=False)
+
+    kind = MessageKind.SET
+
+    def fields(self) -> tuple[object, ...]:
+        return (self.view, self.valid_view, self.block_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    height: int
+    view: int
+    block_id: bytes
+    valid_view: int
+    signer: bytes
+    signature: bytes = field(default=b"", compare=False)
+
+    kind = MessageKind.PREPARE
+
+    def fields(self) -> tuple[object, ...]:
+        return (self.view, self.block_id, self.valid_view)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    height: int
+    view: int
+    block_id: bytes
+    signer: bytes
+    signature: bytes = field(default=b"", compare=False)
+
+    kind = MessageKind.COMMIT
+
+    def fields(self) -> tuple[object, ...]:
+        return (self.view, self.block_id)
+
+
+Vote = Ballot | SetMessage | Prepare | Commit
+"""What replicas exchange while they decide one height. (GRAD belongs to a round, not to a height.)"""
+VoteT = TypeVar("VoteT", Ballot, SetMessage, Prepare, Commit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    height: int
+    origin_view: int
+    epoch: int
+    previous_block_id: bytes
+    state_hash: bytes
+    """Of height - 1: the state on which this block builds."""
+    roster_hash: bytes
+    next_roster_hash: bytes
+    ballots_root: bytes
+    training_hash: bytes
+    operations_root: bytes
+
+    def content(self) -> tuple[object, ...]:
+        return (
+            self.height,
+            self.origin_view,
+            self.epoch,
+            self.previous_block_id,
+            self.state_hash,
+            self.roster_hash,
+            self.next_roster_hash,
+            self.ballots_root,
+            self.training_hash,
+            self.operations_root,
+        )
+
+
+class Verdict(IntEnum):
+    """Two bits a table row in a block's ballots."""
+
+    NONE = 0
+    YES = 1
+    NO = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BallotRecord:
+    """A ballot as a block carries it: one verdict per row of the block's table of proposals."""
+
+    signer_index: int
+    ready: bool
+    verdicts: tuple[Verdict, ...]
+    signature: bytes
+
+    def content(self) -> tuple[object, ...]:
+        return (self.signer_index, self.ready, tuple(int(verdict) for verdict in self.verdicts), self.signature)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserverRecord:
+    """The powerless ballot of a member on probation: it shows that the member follows."""
+
+    signer_index: int
+    signature: bytes
+
+    def content(self) -> tuple[object, ...]:
+        return (self.signer_index, self.signature)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingDecision:
+    """Which proposals enter round ``round``: (author index, digest), by author index."""
+
+    round: int
+    included: tuple[tuple[int, bytes], ...]
+
+    def content(self) -> tuple[object, ...]:
+        return (self.round, self.included)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    table: tuple[tuple[int, bytes], ...]
+    """Distinct (author index, digest) of all entries of all ballots, sorted."""
+    ballots: tuple[BallotRecord, ...]
+    observers: tuple[ObserverRecord, ...]
+    training: TrainingDecision | None
+    operations: tuple[Operation, ...]
+
+    def ballots_content(self) -> tuple[object, ...]:
+        return (
+            self.table,
+            tuple(record.content() for record in self.ballots),
+            tuple(record.content() for record in self.observers),
+        )
+
+    def training_content(self) -> tuple[object, ...] | None:
+        return None if self.training is None else self.training.content()
+
+    def operations_content(self) -> tuple[object, ...]:
+        return tuple(operation.content() for operation in self.operations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    header: Header
+    body: Body
+
+    @property
+    def height(self) -> int:
+        return self.header.height
+
+
+class Crypto(Protocol):
+    """What the core needs from outside: signatures and hashes. Injected, so the core holds no keys."""
+
+    def sign(self, message: VoteT) -> VoteT:
+        """The message under this member's key. The same slot returns the same signed message, another content in a
+        slot already signed is an AssertionError: it would be this member's own equivocation."""
+        ...
+
+    def verify(self, message: Ballot | SetMessage | Prepare | Commit | Operation) -> bool: ...
+
+    def content_id(self, domain: str, content: object) -> bytes:
+        """SHA-256 over the domain and the canonical bytes of ``content``."""
+        ...
+
+
+def block_id(crypto: Crypto, header: Header) -> bytes:
+    return crypto.content_id("aicp/block/1", header.content())
+
+
+def roster_hash(crypto: Crypto, roster: Roster) -> bytes:
+    return crypto.content_id("aicp/roster/1", roster.content())
+
+
+def ballots_root(crypto: Crypto, body: Body) -> bytes:
+    return crypto.content_id("aicp/ballots/1", body.ballots_content())
+
+
+def training_hash(crypto: Crypto, body: Body) -> bytes:
+    return crypto.content_id("aicp/training/1", body.training_content())
+
+
+def operations_root(crypto: Crypto, body: Body) -> bytes:
+    return crypto.content_id("aicp/operations/1", body.operations_content())
+
+
+def block_binds(crypto: Crypto, block: Block, expected_id: bytes) -> bool:
+    """Whether ``block`` is exactly the block named ``expected_id``, body included."""
+    return (
+        block_id(crypto, block.header) == expected_id
+        and block.header.ballots_root == ballots_root(crypto, block.body)
+        and block.header.training_hash == training_hash(crypto, block.body)
+        and block.header.operations_root == operations_root(crypto, block.body)
+    )
+
+
+def certificate_holds(crypto: Crypto, certificate: PrepareCert | CommitCert, roster: Roster) -> bool:
+    """Whether distinct, verified members of ``roster`` with power of at least Q stand behind ``certificate``.
+
+    Verified alone, whatever first votes are stored.
+    """
+    if certificate.block_id == NIL:
+        return False
+    messages = certificate.messages(roster)
+    if messages is None or sum(roster.power(message.signer) for message in messages) < roster.quorum:
+        return False
+    return all(roster.is_active(message.signer) and crypto.verify(message) for message in messages)
+
+
+def observer_ballot(*, height: int, view: int, state_hash: bytes, round_: int, signer: bytes) -> Ballot:
+    """The ballot of a member without power: never ready, without verdicts."""
+    return Ballot(
+        height=height,
+        view=view,
+        state_hash=state_hash,
+        valid_view=NO_VIEW,
+        valid_id=NIL,
+        round=round_,
+        ready=False,
+        entries=(),
+        signer=signer,
+    )

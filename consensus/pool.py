@@ -1,0 +1,79 @@
+"""Operations that wait for a block: bounded per signer and in all, in arrival order (section 3, rule 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from consensus.membership import LedgerRules, LedgerState, refuse_operation
+from consensus.messages import Operation, OperationKind
+
+OPERATIONS_PER_SIGNER_KEPT = 16
+OPERATIONS_KEPT = 1024
+STRANGERS_KEPT = 64
+"""Signers that are no members (their JOIN is pending) for which operations are kept."""
+
+
+def operation_subject(operation: Operation) -> bytes:
+    """Names an operation: its signer and sequence."""
+    return operation.signer + operation.sequence.to_bytes(8, "big")
+
+
+class OperationPool:
+    def __init__(self) -> None:
+        self._operations: dict[bytes, Operation] = {}
+        self._own: set[bytes] = set()
+        self._ripe: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def __iter__(self) -> Iterator[Operation]:
+        return iter(self._operations.values())
+
+    def add(self, operation: Operation, ledger: LedgerState, *, own: bool) -> bool:
+        """Whether it is new here and was taken."""
+        subject = operation_subject(operation)
+        if subject in self._operations or _is_settled(ledger, operation):
+            return False
+        of_signer = sum(other.signer == operation.signer for other in self._operations.values())
+        if of_signer >= OPERATIONS_PER_SIGNER_KEPT or len(self._operations) >= OPERATIONS_KEPT:
+            return False
+        if ledger.roster.by_key(operation.signer) is None and not own:
+            strangers = {o.signer for o in self._operations.values() if ledger.roster.by_key(o.signer) is None}
+            if operation.signer not in strangers and len(strangers) >= STRANGERS_KEPT:
+                return False
+        self._operations[subject] = operation
+        if own:
+            self._own.add(subject)
+        return True
+
+    def ripen(self, subject: bytes) -> None:
+        if subject in self._operations:
+            self._ripe.add(subject)
+
+    def has_ripe(self, ledger: LedgerState, rules: LedgerRules) -> bool:
+        """Whether an operation that is valid now has waited for ``op_delay``."""
+        return any(refuse_operation(ledger, self._operations[subject], rules) is None for subject in self._ripe)
+
+    def own(self) -> list[Operation]:
+        return [operation for subject, operation in self._operations.items() if subject in self._own]
+
+    def settle(self, ledger: LedgerState) -> None:
+        """Forget what is in the ledger or can never be."""
+        for subject in [s for s, operation in self._operations.items() if _is_settled(ledger, operation)]:
+            del self._operations[subject]
+            self._own.discard(subject)
+            self._ripe.discard(subject)
+
+
+def _is_settled(ledger: LedgerState, operation: Operation) -> bool:
+    standing = ledger.standing(operation.signer)
+    if operation.kind is OperationKind.JOIN:
+        return standing is not None
+    if standing is not None and operation.sequence <= standing.sequence:
+        return True
+    argument = operation.arguments[0]
+    assert isinstance(argument, int)
+    if operation.kind is OperationKind.PRESENT:
+        return argument < ledger.height
+    return 0 < argument <= ledger.round
