@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -133,13 +133,12 @@ class Connection:
         if version == 0:
             self._create(schema, schema_version)
         else:
-            self._check(always_checked)
+            self._check(schema, always_checked)
         with disk_errors(self.path):
             sync_directory(self.path.parent)
 
     def _create(self, schema: str, schema_version: int) -> None:
-        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if tables:
+        if _tables(self._connection):
             raise DamagedDatabase(self.path, "it is not a database of aicp-node, or its header was overwritten")
         self._connection.executescript(
             f"BEGIN IMMEDIATE; {schema}; PRAGMA user_version = {schema_version}; "
@@ -154,7 +153,9 @@ class Connection:
         if lost:
             raise DamagedDatabase(self.path, f"its write-ahead log has lost at least {lost} transactions")
 
-    def _check(self, always_checked: tuple[str, ...]) -> None:
+    def _check(self, schema: str, always_checked: tuple[str, ...]) -> None:
+        if _tables(self._connection) != _tables_of(schema):
+            raise DamagedDatabase(self.path, "its list of tables was overwritten")
         whole = self.path.stat().st_size <= FULL_CHECK_BYTES_MAX
         for argument in ("",) if whole else tuple(f"('{table}')" for table in always_checked):
             (finding,) = self._pragma(f"quick_check{argument}")
@@ -195,6 +196,16 @@ class Connection:
         if isinstance(fault, StorageFailed | DamagedDatabase) and not _is_busy(error):
             self._broken = fault
         return fault
+
+
+def _tables(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name").fetchall()
+
+
+def _tables_of(schema: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(schema)
+        return _tables(connection)
 
 
 def _is_busy(error: sqlite3.Error) -> bool:

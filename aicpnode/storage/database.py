@@ -84,11 +84,16 @@ class Database:
     @classmethod
     def open(cls, data_dir: Path) -> Self:
         """Open or create ``data_dir/node.sqlite``. Raises DamagedDatabase, StorageFull or StorageFailed."""
-        return cls(
-            Connection(
-                data_dir / FILE_NAME, schema=SCHEMA, schema_version=SCHEMA_VERSION, always_checked=ALWAYS_CHECKED
-            )
+        connection = Connection(
+            data_dir / FILE_NAME, schema=SCHEMA, schema_version=SCHEMA_VERSION, always_checked=ALWAYS_CHECKED
         )
+        database = cls(connection)
+        try:
+            database._check_rows()
+        except BaseException:
+            connection.close()
+            raise
+        return database
 
     def __enter__(self) -> Self:
         return self
@@ -178,6 +183,7 @@ class Database:
         for height in range(from_height, from_height + MAX_ROWS):
             decision = self.decision(height)
             if decision is None:
+                self._check_end(height)
                 break
             total_bytes += len(decision[0]) + len(decision[1])
             if found and total_bytes > max_bytes:
@@ -187,8 +193,8 @@ class Database:
 
     def head(self) -> int:
         """The height of the last decided block; 0 if there is none."""
-        height: int = self._connection.query("SELECT coalesce(max(height), 0) FROM ledger")[0][0]
-        return height
+        rows = self._rows("ledger", "ORDER BY height DESC LIMIT 1", ())
+        return rows[0][0] if rows else 0
 
     # States that were reached.
 
@@ -314,6 +320,18 @@ class Database:
             if row[-1] != _checksum(table, row[:-1]):
                 raise DamagedDatabase(self._connection.path, f"a row of {table} does not match its checksum")
         return rows
+
+    def _check_rows(self) -> None:
+        """Read what decides about votes once, at the start: a row whose key was damaged would never be asked for."""
+        for table in ALWAYS_CHECKED:
+            order = "height DESC" if table == "applied" else "1"
+            self._rows(table, f"ORDER BY {order} LIMIT ?", (MAX_ROWS,))
+
+    def _check_end(self, missing_height: int) -> None:
+        """A height may be missing before the first or after the last block, not between them."""
+        gap = "SELECT (SELECT min(height) FROM ledger) < ?1 AND ?1 < (SELECT max(height) FROM ledger)"
+        if self._connection.query(gap, (missing_height,)) == [(1,)]:
+            raise DamagedDatabase(self._connection.path, f"block {missing_height} is missing from the ledger")
 
 
 def _checksum(table: str, columns: tuple[Column, ...]) -> bytes:
