@@ -31,6 +31,7 @@ SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB, checksum BLOB) WITHOUT ROWID;
 CREATE TABLE votes (height INTEGER, kind INTEGER, view INTEGER, raw BLOB, checksum BLOB,
                     PRIMARY KEY (height, kind, view)) WITHOUT ROWID;
+CREATE TABLE blocks (height INTEGER, block_id BLOB, raw BLOB, checksum BLOB, PRIMARY KEY (height, block_id)) WITHOUT ROWID;
 CREATE TABLE safety (slot INTEGER PRIMARY KEY, raw BLOB, checksum BLOB);
 CREATE TABLE ledger (height INTEGER PRIMARY KEY, block_id BLOB, block BLOB, certificate BLOB, checksum BLOB);
 CREATE TABLE applied (height INTEGER PRIMARY KEY, round INTEGER, state_hash BLOB, model_hash BLOB, snapshot BLOB,
@@ -140,6 +141,22 @@ class Database:
     def prune_votes(self, below_height: int) -> None:
         """Forget the votes of decided heights: the ledger answers for those."""
         self._connection.write("DELETE FROM votes WHERE height < ?", (below_height,))
+
+    # Blocks of the running height that a PREPARE was signed for, or that were fetched: undecided so far.
+
+    def put_block(self, height: int, block_id: bytes, raw: bytes) -> None:
+        """Keep a block that may be decided; a block's id names its bytes, so writing it again changes nothing."""
+        self._replace("blocks", height, block_id, raw)
+
+    def blocks(self, height: int) -> list[bytes]:
+        """The undecided blocks of a height."""
+        return [
+            row[2] for row in self._rows("blocks", "WHERE height = ? ORDER BY block_id LIMIT ?", (height, MAX_ROWS))
+        ]
+
+    def prune_blocks(self, below_height: int) -> None:
+        """Forget undecided blocks of decided heights."""
+        self._connection.write("DELETE FROM blocks WHERE height < ?", (below_height,))
 
     def put_safety(self, raw: bytes) -> None:
         """Replace the safety record (locks and valid values of the running height)."""
