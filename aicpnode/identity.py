@@ -148,11 +148,11 @@ class Identity:
         Raises KeyFileExists rather than overwrite, UserError if the file cannot be written.
         """
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _write_new(path, (self.to_text() + "\n").encode("ascii"))
-        except FileExistsError:
-            raise KeyFileExists(path) from None
         except OSError as error:
+            if os.path.lexists(path):
+                raise KeyFileExists(path) from None
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             advice = "Free some space on that disk." if full else "Choose a folder that you may write, on a local disk."
             raise UserError(f"The key file {path} cannot be written: {error.strerror}.", advice=advice) from error
