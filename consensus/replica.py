@@ -167,6 +167,11 @@ class Replica:
         )
 
     @property
+    def is_behind(self) -> bool:
+        """Whether somebody claims to have decided this height already."""
+        return self._catchup.is_behind(self.height)
+
+    @property
     def is_voter(self) -> bool:
         return self.roster.is_active(self.key) and not self.diverged
 

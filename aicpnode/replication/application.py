@@ -1,0 +1,58 @@
+"""What replication asks of the thing it replicates. Implemented above (by the gradient participant) and injected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncludedProposal:
+    """A proposal that a block let in. ``power`` of its author at that height: 0 weighs nothing."""
+
+    author: bytes
+    power: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedTraining:
+    """The agreed set of one round, by rising author index."""
+
+    round: int
+    included: tuple[IncludedProposal, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundContext:
+    """What the ledger says of the running round: told again whenever any of it changes."""
+
+    round: int
+    authors: Mapping[bytes, int]
+    """Roster authors: key -> index."""
+    expected: frozenset[bytes]
+    last_round_empty: bool
+    contributing: bool
+    """Whether anybody contributes: if not, the round has no deadline."""
+    own_contribution: bool
+
+
+class Application(Protocol):
+    """State that decided blocks change. All methods are called in the order of the ledger, never concurrently."""
+
+    def model_hash(self) -> bytes:
+        """Of the state as it is now; 32 bytes."""
+        ...
+
+    async def apply(self, training: DecidedTraining) -> bytes:
+        """Apply one round's agreed proposals, fetching what is missing for as long as it takes; the new model hash."""
+        ...
+
+    def begin_round(self, context: RoundContext) -> None:
+        """The ledger's view of the running round, after every block."""
+        ...
+
+    async def snapshot(self) -> bytes:
+        """Store the state as a blob; its digest."""
+        ...

@@ -1,0 +1,632 @@
+"""Runs the replica: inputs from network, timers and application in; effects persisted, then sent.
+
+One task owns the replica. It takes what has queued up, lets the replica handle all of it, writes everything durable
+of it in one transaction, and only then sends: one sync of the disk serves a whole batch. A second task applies decided
+blocks in order, which may wait for gradient bodies; voting never waits for it. A third asks the ledger for what the
+owner wants. Peers' inputs are bounded and dropped when the node cannot keep up (everything is sent again); its own
+are not.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import statistics as stats
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
+
+import trio
+
+from aicpnode.envelop import signing
+from aicpnode.envelop.codec import Envelop, Kind, Packable, Value, pack, unpack
+from aicpnode.envelop.kinds import (
+    DECISIONS_PER_REPLY_MAX,
+    VOTE_KINDS,
+    decode_block,
+    decode_commit_certificate,
+    encode_block,
+    operation_envelop,
+    parse_operation,
+    parse_vote,
+    vote_attachment,
+    vote_envelop,
+)
+from aicpnode.errors import MalformedError
+from aicpnode.events import BlockDecided, EventBus, Notice, PhaseReached, RoundApplied
+from aicpnode.identity import Identity, short
+from aicpnode.network.peers import PeerInfo
+from aicpnode.replication.application import Application, DecidedTraining, IncludedProposal, RoundContext
+from aicpnode.replication.crypto import MemberCrypto
+from aicpnode.replication.intent import Intent, Wish, wanted
+from aicpnode.replication.ledger import DURABLE, DecidedBlock, LedgerStore, state_hash
+from aicpnode.storage.database import Database
+from consensus.events import (
+    Applied,
+    BlockReceived,
+    Decide,
+    DecisionReceived,
+    DeltaMeasured,
+    Diverged,
+    Effect,
+    Equivocation,
+    Fetch,
+    HeadAnnounced,
+    Input,
+    OperationReceived,
+    Opinion,
+    Received,
+    RequestDecisions,
+    Send,
+    ServeDecision,
+    SetTimer,
+    Timer,
+    TimerFired,
+)
+from consensus.membership import LedgerRules, LedgerState
+from consensus.messages import Ballot, BallotEntry, Operation, OperationKind, Vote
+from consensus.pacemaker import Timing
+from consensus.replica import Replica
+
+log = logging.getLogger(__name__)
+
+INPUTS_QUEUED_MAX = 4096
+"""Of peers; beyond that they are dropped and counted."""
+BATCH_INPUTS_MAX = 64
+HEAD_PERIOD_S = 5.0
+INTENT_PERIOD_S = 1.0
+DECISIONS_REPLY_BYTES = 512 << 10
+SERVE_QUEUE_MAX = 64
+DECISION_TIMES_KEPT = 64
+JITTER = 0.2
+JOIN_NONCE_BYTES = 16
+INTENT_META = "intent"
+
+
+class Transport(Protocol):
+    """What replication needs of the network; ``Mesh`` is one."""
+
+    def send(self, peer: bytes, envelop: Envelop, attachment: bytes = b"") -> bool: ...
+
+    def broadcast(self, envelop: Envelop, attachment: bytes = b"") -> int: ...
+
+    def subscribe(self, kinds: Iterable[Kind], handler: Callable[[Envelop, bytes, bytes], None]) -> None: ...
+
+    def on_connect(self, callback: Callable[[PeerInfo], None]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What the run's members agreed on before the first block, as replication needs it."""
+
+    network_id: bytes
+    genesis: LedgerState
+    rules: LedgerRules
+    timing: Timing
+    k: int
+    bits: int
+
+
+class Driver:
+    """One member's replica on real time, disk and network."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        name: str,
+        agreement: Agreement,
+        database: Database,
+        transport: Transport,
+        application: Application,
+        events: EventBus,
+        trains: bool,
+        default_intent: Intent,
+        snapshot_rounds: int = 10,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._identity = identity
+        self._name = name
+        self._agreement = agreement
+        self._database = database
+        self._transport = transport
+        self._application = application
+        self._events = events
+        self._trains = trains
+        self._snapshot_rounds = snapshot_rounds
+        self._random = rng or random.Random()
+        self._crypto = MemberCrypto(identity, agreement.network_id)
+        self._store = LedgerStore(database, agreement.network_id, agreement.rules)
+        self._inputs: deque[Input] = deque()
+        self._wakeup = trio.Event()
+        self._timers: dict[Timer, float] = {}
+        self._timers_changed = trio.Event()
+        self._to_apply: deque[DecidedBlock] = deque()
+        self._apply_wakeup = trio.Event()
+        self._to_serve: deque[tuple[bytes, int, int]] = deque(maxlen=SERVE_QUEUE_MAX)
+        self._serve_wakeup = trio.Event()
+        self._intent_wakeup = trio.Event()
+        self._last_heard: dict[bytes, float] = {}
+        self._decision_s: deque[float] = deque(maxlen=DECISION_TIMES_KEPT)
+        self._height_began_s: float | None = None
+        self._sequence = 0
+        self._join_nonce = self._random.randbytes(JOIN_NONCE_BYTES)
+        self._changed = trio.Event()
+        self.dropped_inputs = 0
+        self.equivocations = 0
+        self.messages_sent = 0
+        self.applied_height = 0
+        self.state_hash = b""
+        self.replica = self._load()
+        raw = database.get_meta(INTENT_META)
+        self.intent = default_intent if raw is None else Intent.decode(raw)
+
+    def _load(self) -> Replica:
+        ledger = self._store.head_state(self._agreement.genesis)
+        restored = self._store.restored(ledger.height + 1)
+        for vote in restored.votes:
+            self._crypto.remember_slot(vote)
+        return Replica(
+            key=self._identity.key,
+            crypto=self._crypto,
+            rules=self._agreement.rules,
+            timing=self._agreement.timing,
+            ledger=ledger,
+            restored=restored,
+        )
+
+    # ---- for the rooms above
+
+    @property
+    def ledger(self) -> LedgerState:
+        return self.replica.ledger
+
+    @property
+    def head(self) -> int:
+        return self.replica.ledger.height
+
+    @property
+    def is_applied(self) -> bool:
+        return self.applied_height == self.head
+
+    @property
+    def is_behind(self) -> bool:
+        return self.replica.is_behind or not self.is_applied
+
+    @property
+    def verifications(self) -> int:
+        return self._crypto.verifications
+
+    def last_heard_s(self, key: bytes) -> float | None:
+        """Seconds since anything signed by ``key`` arrived; None if nothing did."""
+        at = self._last_heard.get(key)
+        return None if at is None else trio.current_time() - at
+
+    def note_heard(self, key: bytes) -> None:
+        """Something signed by ``key`` arrived by another way than votes."""
+        if self.ledger.roster.by_key(key) is not None:
+            self._last_heard[key] = trio.current_time()
+
+    def decision_seconds(self) -> list[float]:
+        """Recent times from this node's first sight of a height's ballots to its decision."""
+        return list(self._decision_s)
+
+    def opinion(self, *, round: int, ready: bool, entries: tuple[tuple[int, bytes, bool], ...]) -> None:
+        """What the gradient participant thinks of the running round."""
+        said = tuple(
+            BallotEntry(author_index=author, digest=digest, accepted=accepted) for author, digest, accepted in entries
+        )
+        self._put(Opinion(round=round, ready=ready, entries=said))
+
+    async def set_intent(self, intent: Intent) -> None:
+        """The owner's wish; durable before this returns."""
+        await trio.to_thread.run_sync(self._database.set_meta, INTENT_META, intent.encode())
+        self.intent = intent
+        self._intent_wakeup.set()
+
+    def submit(self, kind: OperationKind, *arguments: int | bytes | str) -> Operation:
+        """Sign an operation and send it around until it is in the ledger."""
+        standing = self.ledger.standing(self._identity.key)
+        used = 0 if standing is None else standing.sequence
+        # Wall time keeps sequences rising over restarts; the ledger's own count keeps them rising when it is wrong.
+        self._sequence = max(self._sequence + 1, used + 1, int(time.time() * 1000))
+        operation = self._crypto.sign_operation(
+            Operation(kind=kind, signer=self._identity.key, sequence=self._sequence, arguments=arguments)
+        )
+        self._put(OperationReceived(operation=operation, own=True))
+        return operation
+
+    async def wait_change(self) -> None:
+        """Until a block is decided or applied."""
+        await self._changed.wait()
+
+    # ---- running
+
+    async def run(self, *, applied_height: int, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled. The application holds the state after ``applied_height`` and replays from there."""
+        for replayed in self._store.replay(self._agreement.genesis, applied_height):
+            self._to_apply.append(replayed)
+        self.applied_height = applied_height
+        self._subscribe()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._apply_decided)
+            nursery.start_soon(self._keep_timers)
+            nursery.start_soon(self._announce_head)
+            nursery.start_soon(self._serve)
+            nursery.start_soon(self._pursue_intent)
+            await self._carry_out(self.replica.start())
+            task_status.started()
+            await self._replicate()
+
+    def _subscribe(self) -> None:
+        transport = self._transport
+        transport.subscribe(VOTE_KINDS, self._on_vote)
+        transport.subscribe([Kind.OPERATION], self._on_operation)
+        transport.subscribe([Kind.HEAD], self._on_head)
+        transport.subscribe([Kind.GET_DECISIONS, Kind.GET_BLOCK], self._on_request)
+        transport.subscribe([Kind.DECISIONS, Kind.BLOCK], self._on_answer)
+        transport.on_connect(lambda peer: self._put_remote(HeadAnnounced(peer=peer.key, height=peer.head_height)))
+
+    def _put(self, event: Input) -> None:
+        self._inputs.append(event)
+        self._wakeup.set()
+
+    def _put_remote(self, event: Input) -> None:
+        if len(self._inputs) >= INPUTS_QUEUED_MAX:
+            self.dropped_inputs += 1
+            return
+        self._put(event)
+
+    async def _replicate(self) -> None:
+        while True:
+            while not self._inputs:
+                self._wakeup = trio.Event()
+                await self._wakeup.wait()
+            effects: list[Effect] = []
+            for _ in range(min(len(self._inputs), BATCH_INPUTS_MAX)):
+                effects += self.replica.handle(self._inputs.popleft())
+            await self._carry_out(effects)
+
+    async def _carry_out(self, effects: list[Effect]) -> None:
+        if any(isinstance(effect, DURABLE) for effect in effects):
+            await trio.to_thread.run_sync(self._store.persist, effects)
+        for effect in effects:
+            self._perform(effect)
+        await trio.lowlevel.checkpoint()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(message=message, to=to):
+                self._send(message, to)
+            case SetTimer(timer=timer, delay_ms=delay_ms, jitter=jitter):
+                spread = self._random.uniform(1 - JITTER, 1 + JITTER) if jitter else 1.0
+                self._timers[timer] = trio.current_time() + delay_ms * spread / 1000
+                self._timers_changed.set()
+            case Fetch(height=height, block_id=name, targets=targets):
+                for target in targets:
+                    self._ask(Kind.GET_BLOCK, target, height, (name,))
+            case RequestDecisions(height=height, target=target):
+                self._ask(Kind.GET_DECISIONS, target, height, (DECISIONS_PER_REPLY_MAX,))
+            case ServeDecision(height=height, to=to):
+                self._enqueue_serving(to, height, 1)
+            case Decide():
+                self._on_decided(effect)
+            case Equivocation(first=first):
+                self.equivocations += 1
+                text = f"{self._member_name(first.signer)} signed two different {first.kind.name} messages in one slot"
+                self._notice("warning", text)
+            case Diverged(height=height, own=own, certified=certified):
+                self._notice(
+                    "error",
+                    f"the state of this node at height {height} is {short(own)}, the certified one is "
+                    f"{short(certified)}: it signs nothing any more",
+                )
+
+    def _notice(self, level: str, text: str) -> None:
+        log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
+        self._events.publish(Notice(level=level, text=text))
+
+    def _member_name(self, key: bytes) -> str:
+        member = self.ledger.roster.by_key(key)
+        return short(key) if member is None else f"{member.name} ({short(key)})"
+
+    # ---- sending
+
+    def _send(self, message: Vote | Operation, to: bytes | None) -> None:
+        self.messages_sent += 1
+        network_id = self._agreement.network_id
+        if isinstance(message, Operation):
+            envelop, attachment = operation_envelop(message, network_id), b""
+        else:
+            envelop, attachment = vote_envelop(message, network_id), vote_attachment(message)
+            if isinstance(message, Ballot) and message.signer == self._identity.key and to is None:
+                self._began(message.height)
+                self._phase("ballot sent", message)
+        if to is None:
+            self._transport.broadcast(envelop, attachment)
+        else:
+            self._transport.send(to, envelop, attachment)
+
+    def _ask(self, kind: Kind, target: bytes, height: int, body: Value, attachment: bytes = b"") -> None:
+        envelop = Envelop(
+            network_id=self._agreement.network_id,
+            kind=kind,
+            sender=self._identity.key,
+            height=height,
+            route=target,
+            body=body,
+        )
+        self._transport.send(target, signing.seal(self._identity, envelop), attachment)
+
+    def _phase(self, phase: str, message: Vote) -> None:
+        self._events.publish(
+            PhaseReached(
+                phase=phase,
+                height=message.height,
+                round=self.ledger.round,
+                member=message.signer,
+                detail=f"view {message.view}",
+            )
+        )
+
+    # ---- receiving: called by the network, must not block
+
+    def _on_vote(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
+        message = parse_vote(envelop, attachment)
+        self._crypto.note_verified(envelop)
+        self.note_heard(message.signer)
+        if message.height == self.replica.height:
+            if isinstance(message, Ballot) and self.ledger.roster.is_active(message.signer):
+                self._began(message.height)
+            self._phase(f"{message.kind.name} received", message)
+        self._put_remote(Received(message=message))
+
+    def _began(self, height: int) -> None:
+        if self._height_began_s is None and height == self.replica.height:
+            self._height_began_s = trio.current_time()
+
+    def _on_operation(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
+        operation = parse_operation(envelop, attachment)
+        self._crypto.note_verified(envelop)
+        self._put_remote(OperationReceived(operation=operation))
+
+    def _on_head(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
+        self.note_heard(envelop.sender)
+        self._put_remote(HeadAnnounced(peer=envelop.sender, height=envelop.height))
+
+    def _on_request(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
+        if envelop.kind is Kind.GET_DECISIONS:
+            self._enqueue_serving(envelop.sender, envelop.height, DECISIONS_PER_REPLY_MAX)
+            return
+        body = envelop.body
+        if not isinstance(body, tuple) or len(body) != 1 or not isinstance(body[0], bytes):
+            raise MalformedError("GET_BLOCK names one block id")
+        block = self.replica.block(body[0])
+        if block is not None and block.height == envelop.height:
+            self._ask(Kind.BLOCK, envelop.sender, envelop.height, body, encode_block(block))
+        else:
+            self._enqueue_serving(envelop.sender, envelop.height, 1)
+
+    def _on_answer(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
+        if envelop.kind is Kind.BLOCK:
+            self._put_remote(BlockReceived(block=decode_block(attachment)))
+            return
+        items = unpack(attachment)
+        if not isinstance(items, tuple) or len(items) > DECISIONS_PER_REPLY_MAX:
+            raise MalformedError("DECISIONS carry an array of pairs")
+        for item in items:
+            if not isinstance(item, tuple) or len(item) != 2:
+                raise MalformedError("a decision is a block and its certificate")
+            block, certificate = item
+            if not isinstance(block, bytes) or not isinstance(certificate, bytes):
+                raise MalformedError("a decision is two byte strings")
+            event = DecisionReceived(block=decode_block(block), certificate=decode_commit_certificate(certificate))
+            self._put_remote(event)
+
+    def _enqueue_serving(self, to: bytes, height: int, count: int) -> None:
+        """The oldest request gives way: whoever made it asks again."""
+        if height >= 1 and (to, height, count) not in self._to_serve:
+            self._to_serve.append((to, height, count))
+            self._serve_wakeup.set()
+
+    # ---- tasks
+
+    async def _serve(self) -> None:
+        while True:
+            while not self._to_serve:
+                self._serve_wakeup = trio.Event()
+                await self._serve_wakeup.wait()
+            to, height, count = self._to_serve.popleft()
+            found = await trio.to_thread.run_sync(self._database.decisions, height, DECISIONS_REPLY_BYTES)
+            items = tuple((block, certificate) for _height, block, certificate in found[:count])
+            if items:
+                self._ask(Kind.DECISIONS, to, height, (len(items),), pack(cast(Packable, items)))
+
+    async def _keep_timers(self) -> None:
+        while True:
+            now = trio.current_time()
+            due = [timer for timer, at in self._timers.items() if at <= now]
+            for timer in sorted(due, key=lambda timer: self._timers[timer]):
+                del self._timers[timer]
+                self._put(TimerFired(timer=timer))
+            self._timers_changed = trio.Event()
+            next_at = min(self._timers.values(), default=float("inf"))
+            with trio.move_on_at(next_at):
+                await self._timers_changed.wait()
+
+    async def _announce_head(self) -> None:
+        while True:
+            envelop = Envelop(
+                network_id=self._agreement.network_id,
+                kind=Kind.HEAD,
+                sender=self._identity.key,
+                height=self.head,
+                body=(),
+            )
+            self._transport.broadcast(signing.seal(self._identity, envelop))
+            await trio.sleep(HEAD_PERIOD_S * self._random.uniform(1 - JITTER, 1 + JITTER))
+
+    async def _pursue_intent(self) -> None:
+        """Ask the ledger for what the owner wants, one operation at a time, never while behind."""
+        while True:
+            with trio.move_on_after(INTENT_PERIOD_S):
+                await self._intent_wakeup.wait()
+            self._intent_wakeup = trio.Event()
+            if self.is_behind or self.replica.pool.own():
+                continue
+            request, intent = wanted(
+                self.intent,
+                key=self._identity.key,
+                name=self._name,
+                nonce=self._join_nonce,
+                ledger=self.ledger,
+                trains=self._trains,
+            )
+            if intent != self.intent:
+                await self.set_intent(intent)
+            if request is not None:
+                self.submit(request.kind, *request.arguments)
+
+    # ---- decisions
+
+    def _on_decided(self, decision: Decide) -> None:
+        now = trio.current_time()
+        began, self._height_began_s = self._height_began_s, None
+        seconds = 0.0 if began is None else now - began
+        if began is not None:
+            self._decision_s.append(seconds)
+            median_ms = int(2000 * stats.median(list(self._decision_s)[-16:]))
+            self._put(DeltaMeasured(delta_ms=median_ms))
+        block, certificate = decision.block, decision.certificate
+        self._crypto.forget_slots(decision.ledger.height + 1)
+        self._to_apply.append(
+            DecidedBlock(block=block, block_id=certificate.block_id, before=decision.before, after=decision.ledger)
+        )
+        self._apply_wakeup.set()
+        training = block.body.training
+        self._events.publish(
+            BlockDecided(
+                height=decision.ledger.height,
+                view=certificate.view,
+                block_id=certificate.block_id,
+                operations=len(block.body.operations),
+                training_round=None if training is None else training.round,
+                seconds=seconds,
+            )
+        )
+        self._begin_round(decision.ledger)
+        self._intent_wakeup.set()
+        self._announce_change()
+
+    def _announce_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _begin_round(self, ledger: LedgerState) -> None:
+        """Tell the application only once its model is that of the round: proposals build on it."""
+        if self.applied_height != ledger.height:
+            return
+        self._application.begin_round(
+            RoundContext(
+                round=ledger.round,
+                authors={member.key: member.index for member in ledger.roster.members},
+                expected=frozenset(member.key for member in ledger.expected()),
+                last_round_empty=ledger.last_round_empty,
+                contributing=bool(ledger.contributors()),
+                own_contribution=ledger.contributes(self._identity.key),
+            )
+        )
+
+    async def _apply_decided(self) -> None:
+        model_hash = self._application.model_hash()
+        await self._applied(self._state_before_replay(), model_hash)
+        while True:
+            while not self._to_apply:
+                self._apply_wakeup = trio.Event()
+                await self._apply_wakeup.wait()
+            await self._apply(self._to_apply[0])
+            self._to_apply.popleft()
+
+    def _state_before_replay(self) -> LedgerState:
+        return self._to_apply[0].before if self._to_apply else self.ledger
+
+    async def _apply(self, decided: DecidedBlock) -> None:
+        began = trio.current_time()
+        training = decided.block.body.training
+        model_hash = self._application.model_hash()
+        if training is not None:
+            roster = decided.before.roster
+            included = tuple(
+                IncludedProposal(
+                    author=roster.members[author].key,
+                    power=roster.power(roster.members[author].key),
+                    digest=digest,
+                )
+                for author, digest in training.included
+            )
+            model_hash = await self._application.apply(DecidedTraining(round=training.round, included=included))
+        await self._applied(decided.after, model_hash, certified=self._certified_after(decided))
+        if training is not None:
+            self._events.publish(
+                RoundApplied(
+                    round=training.round,
+                    height=decided.after.height,
+                    included=len(training.included),
+                    model_hash=model_hash,
+                    seconds=trio.current_time() - began,
+                )
+            )
+
+    def _certified_after(self, decided: DecidedBlock) -> bytes | None:
+        """What the next block says of the state after this one, if it is decided already (replay, catching up)."""
+        following = self._to_apply[1] if len(self._to_apply) > 1 else None
+        return None if following is None else following.block.header.state_hash
+
+    async def _applied(self, ledger: LedgerState, model_hash: bytes, *, certified: bytes | None = None) -> None:
+        agreement = self._agreement
+        hashed = state_hash(ledger, k=agreement.k, bits=agreement.bits, model_hash=model_hash)
+        if certified is not None and certified != hashed:
+            self.replica.diverged = True
+            self._perform(Diverged(height=ledger.height, own=hashed, certified=certified))
+        due = ledger.round > 0 and ledger.round % self._snapshot_rounds == 0 and ledger.height > 0
+        if due and (last := self._database.applied()) is not None and last.round == ledger.round:
+            due = False
+        snapshot = await self._application.snapshot() if due else None
+        if ledger.height > 0:
+            await trio.to_thread.run_sync(self._record_applied, ledger, hashed, model_hash, snapshot)
+        self.applied_height, self.state_hash = ledger.height, hashed
+        self._put(Applied(height=ledger.height, state_hash=hashed))
+        if ledger.height == self.head:
+            self._begin_round(self.ledger)
+        self._announce_change()
+
+    def _record_applied(self, ledger: LedgerState, hashed: bytes, model_hash: bytes, snapshot: bytes | None) -> None:
+        self._database.put_applied(
+            height=ledger.height,
+            round=ledger.round,
+            state_hash=hashed,
+            model_hash=model_hash,
+            snapshot=snapshot,
+        )
+
+    async def record_snapshot(self) -> None:
+        """Store the model as it is now, so that a restart replays nothing (called at a clean stop)."""
+        applied = self._database.applied()
+        if applied is None or applied.snapshot is not None or applied.height != self.applied_height:
+            return
+        snapshot = await self._application.snapshot()
+        row = replace(applied, snapshot=snapshot)
+        await trio.to_thread.run_sync(
+            lambda: self._database.put_applied(
+                height=row.height,
+                round=row.round,
+                state_hash=row.state_hash,
+                model_hash=row.model_hash,
+                snapshot=row.snapshot,
+            )
+        )
+
+
+__all__ = ["Agreement", "Driver", "Transport", "Wish"]

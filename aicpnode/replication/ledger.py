@@ -1,0 +1,152 @@
+"""The ledger on disk: what one batch of effects persists, and what a restart reads back (section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from aicpnode.envelop.codec import Packable, Value, content_id, decode, encode, pack, unpack
+from aicpnode.envelop.kinds import (
+    decode_block,
+    decode_commit_certificate,
+    decode_prepare_certificate,
+    encode_block,
+    encode_commit_certificate,
+    encode_prepare_certificate,
+    parse_vote,
+    vote_attachment,
+    vote_envelop,
+)
+from aicpnode.storage.database import Database
+from consensus.events import Decide, Effect, Equivocation, PersistBlock, PersistSafety, PersistVote, Safety, Step
+from consensus.membership import LedgerRules, LedgerState, apply_block
+from consensus.messages import Block, Vote
+from consensus.replica import Restored
+
+REPLAY_BATCH_BYTES = 4 << 20
+DURABLE = (PersistVote, PersistSafety, PersistBlock, Decide, Equivocation)
+
+
+def state_hash(ledger: LedgerState, *, k: int, bits: int, model_hash: bytes) -> bytes:
+    """What every ballot certifies: SHA-256 over the whole ledger state, the agreed parameters and the model hash.
+
+    The ledger's content holds the block id (and by it the whole log), the roster, the round and every member's
+    standing, so that a replica that derived any of it differently finds out at the next block.
+    """
+    ledger_root = content_id("aicp/ledger/1", cast(Packable, ledger.content()))
+    return content_id("aicp/state/1", (ledger_root, ledger.round, k, bits, model_hash))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedBlock:
+    """One decided block with the ledger's state before and after it."""
+
+    block: Block
+    block_id: bytes
+    before: LedgerState
+    after: LedgerState
+
+
+class LedgerStore:
+    """Effects to rows and back. All methods are synchronous: the driver calls them in a worker thread."""
+
+    def __init__(self, database: Database, network_id: bytes, rules: LedgerRules) -> None:
+        self._database = database
+        self._network_id = network_id
+        self._rules = rules
+
+    def persist(self, effects: Iterable[Effect]) -> None:
+        """Everything durable among ``effects``, in one transaction that is on the disk when this returns."""
+        database = self._database
+        with database.transaction():
+            for effect in effects:
+                match effect:
+                    case PersistVote(message=vote):
+                        database.put_vote(int(vote.kind), vote.height, vote.view, self.vote_bytes(vote))
+                    case PersistSafety(safety=safety):
+                        database.put_safety(self._encode_safety(safety))
+                    case PersistBlock(block_id=name, block=block):
+                        database.put_block(block.height, name, encode_block(block))
+                    case Decide(block=block, certificate=certificate, ledger=ledger):
+                        database.put_decision(
+                            ledger.height,
+                            ledger.block_id,
+                            encode_block(block),
+                            encode_commit_certificate(certificate),
+                        )
+                        database.prune_votes(ledger.height)
+                        database.prune_blocks(ledger.height + 1)
+                    case Equivocation(first=first, second=second):
+                        database.put_evidence(first.signer, self.vote_bytes(first), self.vote_bytes(second))
+
+    def replay(self, genesis: LedgerState, from_height: int) -> Iterator[DecidedBlock]:
+        """Decided blocks above ``from_height``, in order, with their ledger states, derived from the genesis."""
+        ledger = genesis
+        for block, name in self._blocks():
+            after = apply_block(ledger, block, self._rules, block_id=name)
+            if after.height > from_height:
+                yield DecidedBlock(block=block, block_id=name, before=ledger, after=after)
+            ledger = after
+
+    def head_state(self, genesis: LedgerState) -> LedgerState:
+        """The ledger's state after the last decided block."""
+        ledger = genesis
+        for block, name in self._blocks():
+            ledger = apply_block(ledger, block, self._rules, block_id=name)
+        return ledger
+
+    def _blocks(self) -> Iterator[tuple[Block, bytes]]:
+        height = 1
+        while batch := self._database.decisions(height, REPLAY_BATCH_BYTES):
+            for _height, block, certificate in batch:
+                yield decode_block(block), decode_commit_certificate(certificate).block_id
+            height += len(batch)
+
+    def restored(self, height: int) -> Restored:
+        """What is on disk of the running ``height``."""
+        raw = self._database.safety()
+        safety = None if raw is None else self._decode_safety(raw)
+        return Restored(
+            safety=safety if safety is not None and safety.height == height else None,
+            votes=tuple(self._vote(raw_vote) for raw_vote in self._database.votes(height)),
+            blocks=tuple(decode_block(raw_block) for raw_block in self._database.blocks(height)),
+        )
+
+    def vote_bytes(self, vote: Vote) -> bytes:
+        return encode(vote_envelop(vote, self._network_id), vote_attachment(vote))
+
+    @staticmethod
+    def _vote(raw: bytes) -> Vote:
+        return parse_vote(*decode(raw))
+
+    def _encode_safety(self, safety: Safety) -> bytes:
+        certificate = safety.valid_certificate
+        return pack(
+            (
+                safety.height,
+                safety.view,
+                int(safety.step),
+                safety.locked_view,
+                safety.locked_id,
+                safety.valid_view,
+                safety.valid_id,
+                None if certificate is None else encode_prepare_certificate(certificate),
+                tuple(self.vote_bytes(vote) for vote in safety.entry),
+            )
+        )
+
+    def _decode_safety(self, raw: bytes) -> Safety:
+        fields = cast("tuple[Value, ...]", unpack(raw))
+        height, view, step, locked_view, locked_id, valid_view, valid_id, certificate, entry = fields
+        return Safety(
+            height=cast(int, height),
+            view=cast(int, view),
+            step=Step(cast(int, step)),
+            locked_view=cast(int, locked_view),
+            locked_id=cast(bytes, locked_id),
+            valid_view=cast(int, valid_view),
+            valid_id=cast(bytes, valid_id),
+            valid_certificate=None if certificate is None else decode_prepare_certificate(cast(bytes, certificate)),
+            entry=tuple(self._vote(vote) for vote in cast("tuple[bytes, ...]", entry)),
+        )
