@@ -11,42 +11,15 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 from aicpnode.errors import UserError
+from aicpnode.genesis import ModelKind, ModelSpec
 
 LAYERS_MAX = 256
 WIDTH_MAX = 65_536
 CONTEXT_MAX = 1_048_576
 VOCABULARY_MAX = 4_194_304
 LAYOUT_DOMAIN = b"aicp-layout-1"
-
-
-class ModelValues(Protocol):
-    """What a configuration reads from the genesis (``genesis.ModelSpec`` has these fields)."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def vocab(self) -> int: ...
-    @property
-    def layers(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def ffn_width(self) -> int: ...
-    @property
-    def context(self) -> int: ...
-    @property
-    def rope_theta(self) -> int: ...
-    @property
-    def tied(self) -> bool: ...
-    @property
-    def norm_eps_nano(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +93,10 @@ class TransformerConfig:
             )
 
     @classmethod
-    def from_spec(cls, spec: ModelValues) -> TransformerConfig:
+    def from_spec(cls, spec: ModelSpec) -> TransformerConfig:
         """Reads the genesis' values. UserError for a kind of model, or a shape, that this node cannot build."""
-        if spec.kind != "transformer":
-            raise UserError(f"Model kind {spec.kind!r} is unknown here.", advice="Use a newer version of aicp-node.")
+        if spec.kind is not ModelKind.TRANSFORMER:
+            raise UserError(f"A model of kind {spec.kind} cannot be built.", advice="Use a newer version of aicp-node.")
         return cls(
             layers=spec.layers,
             heads=spec.heads,

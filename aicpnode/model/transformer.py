@@ -42,7 +42,7 @@ class Block(nn.Module):
 
     def forward(self, x_BTC: Tensor, rotary: RotaryTable, cache: LayerCache | None, start: int) -> Tensor:
         x_BTC = x_BTC + self.attention(rms_norm(x_BTC, self.attention_norm, self._eps), rotary, cache, start)
-        return x_BTC + self.feed_forward(rms_norm(x_BTC, self.feed_forward_norm, self._eps))
+        return x_BTC.add(self.feed_forward(rms_norm(x_BTC, self.feed_forward_norm, self._eps)))
 
 
 class Cache:

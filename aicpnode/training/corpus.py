@@ -13,10 +13,10 @@ import os
 import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from aicpnode.errors import UserError
+from aicpnode.genesis import Shard, Split
 
 SHARD_BYTES_MAX = 1 << 20
 CORPUS_BYTES_MAX = 1 << 32
@@ -35,26 +35,19 @@ SPLIT_BYTES_MIN = 4096
 SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 
 
-class Split(StrEnum):
-    TRAIN = "train"
-    VALIDATION = "validation"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardText:
-    """One shard: ``content`` has ``size`` bytes, at most ``SHARD_BYTES_MAX``, and the digest ``sha256``."""
+    """One shard: ``content`` has at most ``SHARD_BYTES_MAX`` bytes."""
 
     name: str
     split: Split
     content: bytes
 
     @property
-    def size(self) -> int:
-        return len(self.content)
-
-    @property
-    def sha256(self) -> bytes:
-        return hashlib.sha256(self.content).digest()
+    def record(self) -> Shard:
+        """What the genesis says of this shard; its blob is ``content``."""
+        sha256 = hashlib.sha256(self.content).digest()
+        return Shard(name=self.name, sha256=sha256, size=len(self.content), split=self.split)
 
 
 def standard_library_folder() -> Path:

@@ -9,27 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from aicpnode.errors import UserError
+from aicpnode.genesis import Shard, Split
 
 TokenArray = npt.NDArray[np.uint8]
-
-
-class ShardRecord(Protocol):
-    """What the genesis says of one shard (``genesis.Shard`` has these fields)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def sha256(self) -> bytes: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def split(self) -> str: ...
 
 
 class Text:
@@ -77,9 +64,9 @@ class Dataset:
         self.validation = validation
 
     @classmethod
-    def load(cls, shards: Iterable[ShardRecord], open_map: Callable[[bytes], memoryview]) -> Dataset:
+    def load(cls, shards: Iterable[Shard], open_map: Callable[[bytes], memoryview]) -> Dataset:
         """Maps each shard with ``open_map(sha256)`` (``Blobs.open_map``) and verifies its size and digest."""
-        parts: dict[str, list[TokenArray]] = {"train": [], "validation": []}
+        parts: dict[Split, list[TokenArray]] = {split: [] for split in Split}
         for shard in shards:
             content = open_map(shard.sha256)
             if content.nbytes != shard.size or hashlib.sha256(content).digest() != shard.sha256:
@@ -87,7 +74,5 @@ class Dataset:
                     f"The data shard {shard.name} on this disk is damaged.",
                     advice=f"Delete the blob {shard.sha256.hex()}; the node fetches it again from a peer.",
                 )
-            if shard.split not in parts:
-                raise UserError(f"The data shard {shard.name} has the unknown split {shard.split!r}.")
             parts[shard.split].append(np.frombuffer(content, dtype=np.uint8))
-        return cls(train=Text(parts["train"]), validation=Text(parts["validation"]))
+        return cls(train=Text(parts[Split.TRAIN]), validation=Text(parts[Split.VALIDATION]))

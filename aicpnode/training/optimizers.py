@@ -8,25 +8,13 @@ kernel makes one pass over memory. Matrices lie first, so weight decay is a prop
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from aicpnode.model.transformer import Transformer
+from aicpnode.training.optimizer_state import FloatArray, OptimizerState
 
-FloatArray = npt.NDArray[np.float32]
 ADAM_EPS = 1e-8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerState:
-    """Both moments, float32[P] in layout order, and the number of steps taken."""
-
-    first_moment: FloatArray
-    second_moment: FloatArray
-    steps: int
 
 
 class FlatParameters:

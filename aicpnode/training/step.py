@@ -12,44 +12,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from aicpnode.errors import UserError
+from aicpnode.genesis import TrainingSpec
 from aicpnode.model.config import TransformerConfig
 from aicpnode.model.transformer import Transformer
 from aicpnode.training.batching import Offsets, batch_offsets, offsets_digest
 from aicpnode.training.data import Dataset
-from aicpnode.training.optimizers import FlatAdamW, FlatParameters, FloatArray, OptimizerState
+from aicpnode.training.optimizer_state import FloatArray, OptimizerState
+from aicpnode.training.optimizers import FlatAdamW, FlatParameters
 from aicpnode.training.schedule import Schedule
-
-
-class TrainingValues(Protocol):
-    """What training reads from the genesis (``genesis.TrainingSpec`` has these fields; integers only)."""
-
-    @property
-    def inner_steps(self) -> int: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def sequence_length(self) -> int: ...
-    @property
-    def inner_lr_micro(self) -> int: ...
-    @property
-    def warmup_steps(self) -> int: ...
-    @property
-    def decay_rounds(self) -> int: ...
-    @property
-    def weight_decay_milli(self) -> int: ...
-    @property
-    def beta1_milli(self) -> int: ...
-    @property
-    def beta2_milli(self) -> int: ...
-    @property
-    def clip_milli(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +49,24 @@ class InnerResult:
 
 
 class Trainer:
-    """Holds the training copy of the model and the optimizer. Not for two threads at once."""
+    """Holds the training copy of the model and the optimizer; one call at a time, others wait."""
 
     def __init__(
         self,
         *,
         model: TransformerConfig,
-        training: TrainingValues,
+        training: TrainingSpec,
         dataset: Dataset,
         network_id: bytes,
         device: str = "cpu",
         threads: int = 1,
         micro_batch_size: int = 0,
     ) -> None:
-        """``micro_batch_size`` windows are in memory at a time; 0 means the whole batch. It changes no result
-        beyond rounding."""
+        """``threads`` holds for the whole process: torch keeps one number.
+
+        ``micro_batch_size`` windows are in memory at a time, 0 meaning the whole batch; it changes no result beyond
+        rounding.
+        """
         if not 1 <= training.sequence_length <= model.context:
             raise UserError(f"Sequences of {training.sequence_length} tokens do not fit a context of {model.context}.")
         self._positions = len(dataset.train) - training.sequence_length
@@ -96,10 +75,10 @@ class Trainer:
                 f"The training text has {len(dataset.train)} bytes; one sequence needs {training.sequence_length + 1}.",
                 advice="Use a genesis with more text or shorter sequences.",
             )
+        torch.set_num_threads(threads)
         self.training = training
         self._dataset = dataset
         self._network_id = network_id
-        self._threads = threads
         self._micro_batch_size = micro_batch_size or training.batch_size
         self._model = Transformer(model, device)
         self._flat = FlatParameters(self._model)
@@ -133,9 +112,7 @@ class Trainer:
         ``should_stop`` is asked before each step; ``on_step(steps done, loss)`` is called after it. Both are called
         in this thread.
         """
-        assert self._busy.acquire(blocking=False), "a trainer runs one inner loop at a time"
-        try:
-            torch.set_num_threads(self._threads)
+        with self._busy:
             started = time.perf_counter()
             self._flat.load(theta0)
             batches: list[Offsets] = []
@@ -159,8 +136,6 @@ class Trainer:
                 offsets_hash=offsets_digest(batches),
                 seconds=time.perf_counter() - started,
             )
-        finally:
-            self._busy.release()
 
     def state(self) -> OptimizerState:
         """What a checkpoint keeps: the moments and the step count. The data position follows from the round."""
