@@ -1,0 +1,409 @@
+"""Large bodies: announced in a few bytes, pulled by those who want them, in chunks, from whoever has them.
+
+HAVE says that a node holds a body; WANT asks for one chunk; CHUNK or NOT_FOUND answers. Nothing is sent that was not
+asked for. ``transfer`` decides whom to ask for what; this file carries it out, bounds everything, and serves others.
+A chunk that is served is read only when its turn to be sent has come, so that serving holds no memory.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Protocol
+
+import trio
+
+from aicpnode.errors import PENALTY_MALFORMED, PENALTY_MISBEHAVED, MalformedError, RemoteError
+from aicpnode.network.body_messages import (
+    decode_chunk,
+    decode_have,
+    decode_not_found,
+    decode_want,
+    encode_chunk,
+    encode_have,
+    encode_not_found,
+    encode_want,
+)
+from aicpnode.network.connection import Payload
+from aicpnode.network.framing import FrameType, Lane, Message
+from aicpnode.network.transfer import Transfer
+
+REQUESTS_PER_PEER_MAX = 8
+REQUESTS_MAX = 64
+"""Chunks asked for and not answered yet, in all: 3.75 MiB in flight."""
+TRANSFERS_MAX = 32
+"""Bodies that are being received at the same time; more wait for their turn."""
+BUFFERED_BYTES_MAX = 256 << 20
+"""Partly received bodies without a donor are forgotten above this, the largest first."""
+SERVED_PER_PEER_MAX = 32
+"""Chunks that one peer may have asked for and not received yet."""
+ANNOUNCEMENTS_PER_PEER_MAX = 1024
+OWN_ANNOUNCEMENTS_MAX = 64
+"""The latest own announcements are repeated to every new peer."""
+VERIFY_IN_THREAD_BYTES = 65_536
+
+
+class Namespace(IntEnum):
+    """What kind of hash names a body. The numbers are part of the protocol."""
+
+    GRADIENT = 1
+    BLOB = 2
+    GENESIS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodySource:
+    """A body held here. ``read(offset, length)`` returns exactly these bytes, fast (memory or a mapped file)."""
+
+    size: int
+    read: Callable[[int, int], bytes]
+
+    @classmethod
+    def of(cls, body: bytes | memoryview) -> BodySource:
+        """A body in memory, or mapped into it."""
+        return cls(size=len(body), read=lambda offset, length: bytes(body[offset : offset + length]))
+
+
+Provider = Callable[[bytes], BodySource | None]
+Verify = Callable[[bytes], bool]
+
+
+class SendFrame(Protocol):
+    """Queue one message for a peer, never blocking; ``size`` in bytes goes with a payload that is made later."""
+
+    def __call__(
+        self, peer: bytes, frame_type: FrameType, lane: Lane, payload: Payload, *, size: int | None = None
+    ) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyWait:
+    """A body that is being waited for, for ``why``. ``total`` in bytes is None until a donor told it."""
+
+    namespace: int
+    digest: bytes
+    since_s: float
+    received: int
+    total: int | None
+    donor: bytes | None
+    donors_failed: int
+
+
+@dataclass(slots=True)
+class _Fetch:
+    namespace: int
+    digest: bytes
+    transfer: Transfer
+    prefer: Sequence[bytes]
+    salt: float
+    wakeup: trio.Event = field(default_factory=trio.Event)
+    finished: trio.Event = field(default_factory=trio.Event)
+    ranked: list[bytes] | None = None
+    result: bytes | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class _Request:
+    fetch: _Fetch
+    donor: bytes
+    offset: int
+
+
+class Bodies:
+    """Announce, serve and fetch bodies among the connected peers."""
+
+    def __init__(
+        self,
+        *,
+        send: SendFrame,
+        connected: Callable[[], Collection[bytes]],
+        penalise: Callable[[bytes, RemoteError], None],
+        rng: random.Random,
+    ) -> None:
+        self._send = send
+        self._connected = connected
+        self._penalise = penalise
+        self._rng = rng
+        self._providers: dict[int, Provider] = {}
+        self._own: OrderedDict[tuple[int, bytes], int] = OrderedDict()
+        self._announced: dict[bytes, OrderedDict[tuple[int, bytes], int]] = {}
+        self._fetches: dict[tuple[int, bytes], _Fetch] = {}
+        self._requests: dict[int, _Request] = {}
+        self._asked: Counter[bytes] = Counter()
+        self._serving: Counter[bytes] = Counter()
+        self._progress_s: dict[bytes, float] = {}
+        self._next_request = 0
+        self._counts: Counter[str] = Counter()
+
+    # What this node holds
+
+    def register(self, namespace: int, provider: Provider) -> None:
+        """Serve the bodies of ``namespace``; the provider returns None for what this node does not hold."""
+        assert namespace not in self._providers, "one provider for each namespace"
+        self._providers[namespace] = provider
+
+    def announce(self, namespace: int, digest: bytes, size: int) -> None:
+        """Tell all peers, and those who come soon, that this node holds a body of ``size`` bytes."""
+        self._own[namespace, digest] = size
+        self._own.move_to_end((namespace, digest))
+        while len(self._own) > OWN_ANNOUNCEMENTS_MAX:
+            self._own.popitem(last=False)
+        for peer in self._connected():
+            self._send(peer, FrameType.HAVE, Lane.ANNOUNCEMENTS, encode_have(namespace, digest, size))
+
+    # What this node wants
+
+    async def fetch(
+        self, namespace: int, digest: bytes, *, max_size: int, verify: Verify, prefer: Sequence[bytes] = ()
+    ) -> bytes:
+        """The body named ``digest``, at most ``max_size`` bytes, for which ``verify`` is true. Tries until cancelled.
+
+        ``prefer`` are keys of peers to ask first. Equal fetches at the same time share one transfer. ``verify`` runs
+        in a worker thread for bodies above ``VERIFY_IN_THREAD_BYTES``.
+        """
+        while (running := self._fetches.get((namespace, digest))) is not None:
+            await running.finished.wait()
+            body = running.result
+            if body is not None and len(body) <= max_size and await _verified(verify, body):
+                return body
+        transfer = Transfer(size_max=max_size, started_s=trio.current_time())
+        fetch = _Fetch(namespace, digest, transfer, tuple(prefer), self._rng.random())
+        self._fetches[namespace, digest] = fetch
+        try:
+            fetch.result = await self._pull(fetch, verify)
+            return fetch.result
+        finally:
+            del self._fetches[namespace, digest]
+            self._forget_requests(lambda request: request.fetch is fetch)
+            fetch.finished.set()
+            self._pump_all()
+
+    async def _pull(self, fetch: _Fetch, verify: Verify) -> bytes:
+        transfer = fetch.transfer
+        while True:
+            fetch.wakeup = trio.Event()
+            self._pump(fetch)
+            if transfer.complete:
+                body = transfer.body()
+                if await _verified(verify, body):
+                    self._counts["fetched"] += 1
+                    self._counts["fetched_bytes"] += len(body)
+                    return body
+                self._counts["refuted"] += 1
+                liar = transfer.refuted(trio.current_time())
+                if liar is not None:
+                    self._penalise(
+                        liar, RemoteError("sent a body that is not what its hash says", penalty=PENALTY_MALFORMED)
+                    )
+                continue
+            with trio.move_on_at(transfer.next_wakeup_s(self._last_progress_s, self._rank(fetch))):
+                await fetch.wakeup.wait()
+
+    def _pump(self, fetch: _Fetch) -> None:
+        """Carry out what the transfer wants to ask for now."""
+        now_s = trio.current_time()
+        before = fetch.transfer.tried
+
+        def budget(peer: bytes) -> int:
+            if not fetch.transfer.active and self._active() >= TRANSFERS_MAX:
+                return 0
+            return min(REQUESTS_PER_PEER_MAX - self._asked[peer], REQUESTS_MAX - len(self._requests))
+
+        asks = fetch.transfer.step(now_s, self._rank(fetch), budget=budget, progress_s=self._last_progress_s)
+        for ask in asks:
+            request = self._next_request
+            self._next_request = (request + 1) & 0xFFFFFFFF
+            self._requests[request] = _Request(fetch, ask.donor, ask.offset)
+            self._asked[ask.donor] += 1
+            want = encode_want(request, fetch.namespace, fetch.digest, ask.offset, ask.length)
+            self._send(ask.donor, FrameType.WANT, Lane.CONTROL, want)
+        self._counts["donor_failures"] += fetch.transfer.tried - before
+
+    def _pump_all(self) -> None:
+        for fetch in self._fetches.values():
+            fetch.wakeup.set()
+
+    def _active(self) -> int:
+        return sum(1 for fetch in self._fetches.values() if fetch.transfer.active)
+
+    def _last_progress_s(self, peer: bytes) -> float:
+        return self._progress_s.get(peer, 0.0)
+
+    def _rank(self, fetch: _Fetch) -> list[bytes]:
+        """The connected peers, best donor first: preferred, then announcers, then the rest, each in random order."""
+        if fetch.ranked is None:
+            shuffled = sorted(self._connected())
+            random.Random(fetch.salt).shuffle(shuffled)
+            order = {peer: index for index, peer in enumerate(fetch.prefer)}
+            body = (fetch.namespace, fetch.digest)
+
+            def rank(peer: bytes) -> tuple[int, int]:
+                if peer in order:
+                    return 0, order[peer]
+                return (1 if body in self._announced.get(peer, ()) else 2), 0
+
+            fetch.ranked = sorted(shuffled, key=rank)
+        return fetch.ranked
+
+    def _forget_requests(self, which: Callable[[_Request], bool]) -> None:
+        for request, entry in [item for item in self._requests.items() if which(item[1])]:
+            del self._requests[request]
+            self._asked[entry.donor] -= 1
+
+    # What peers say
+
+    def peer_connected(self, peer: bytes) -> None:
+        self._announced[peer] = OrderedDict()
+        for (namespace, digest), size in self._own.items():
+            self._send(peer, FrameType.HAVE, Lane.ANNOUNCEMENTS, encode_have(namespace, digest, size))
+        self._donors_changed()
+
+    def peer_disconnected(self, peer: bytes) -> None:
+        self._announced.pop(peer, None)
+        self._progress_s.pop(peer, None)
+        self._forget_requests(lambda request: request.donor == peer)
+        self._asked.pop(peer, None)
+        self._serving.pop(peer, None)
+        for fetch in self._fetches.values():
+            fetch.transfer.gone(peer, trio.current_time())
+        self._donors_changed()
+
+    def guest_left(self, guest: bytes) -> None:
+        self._serving.pop(guest, None)
+
+    def handle(self, peer: bytes, message: Message, *, guest: bool) -> None:
+        """One HAVE, WANT, CHUNK or NOT_FOUND. A guest came for the genesis and may ask for nothing else."""
+        if message.type is FrameType.WANT:
+            self._handle_want(peer, message.payload, guest=guest)
+        elif guest:
+            raise MalformedError("only the genesis may be asked for without a network id")
+        elif message.type is FrameType.HAVE:
+            self._handle_have(peer, message.payload)
+        elif message.type is FrameType.CHUNK:
+            self._handle_chunk(peer, message.payload)
+        else:
+            self._handle_not_found(peer, message.payload)
+
+    def _handle_have(self, peer: bytes, payload: bytes) -> None:
+        namespace, digest, size = decode_have(payload)
+        announced = self._announced[peer]
+        announced[namespace, digest] = size
+        announced.move_to_end((namespace, digest))
+        while len(announced) > ANNOUNCEMENTS_PER_PEER_MAX:
+            announced.popitem(last=False)
+        fetch = self._fetches.get((namespace, digest))
+        if fetch is not None:
+            fetch.transfer.announced(peer)
+            fetch.ranked = None
+            fetch.wakeup.set()
+
+    def _handle_want(self, peer: bytes, payload: bytes, *, guest: bool) -> None:
+        request, namespace, digest, offset, length = decode_want(payload)
+        if guest and namespace != Namespace.GENESIS:
+            raise MalformedError("only the genesis may be asked for without a network id")
+        if self._serving[peer] >= SERVED_PER_PEER_MAX:
+            raise RemoteError("asks for more chunks than it receives", penalty=PENALTY_MISBEHAVED)
+        provider = self._providers.get(namespace)
+        source = None if provider is None else provider(digest)
+        if source is None:
+            self._send(peer, FrameType.NOT_FOUND, Lane.CONTROL, encode_not_found(request))
+            return
+        # Behind the end there is an empty chunk: the asker may have been told a wrong size by somebody else.
+        count = max(0, min(length, source.size - offset))
+
+        def read() -> bytes:
+            if self._serving[peer] > 0:
+                self._serving[peer] -= 1
+            data = source.read(offset, count)
+            assert len(data) == count, "a provider returns the bytes it is asked for"
+            self._counts["served_bytes"] += count
+            return encode_chunk(request, source.size, data)
+
+        if self._send(peer, FrameType.CHUNK, Lane.BULK, read, size=count):
+            self._serving[peer] += 1
+
+    def _handle_chunk(self, peer: bytes, payload: bytes) -> None:
+        request, total, data = decode_chunk(payload)
+        entry = self._answered(peer, request)
+        if entry is None:
+            return
+        now_s = trio.current_time()
+        self._progress_s[peer] = now_s
+        fault = entry.fetch.transfer.chunk(peer, entry.offset, total, data, now_s)
+        self._trim()
+        self._pump_all()
+        if fault is not None:
+            raise MalformedError(fault)
+
+    def _handle_not_found(self, peer: bytes, payload: bytes) -> None:
+        entry = self._answered(peer, decode_not_found(payload))
+        if entry is not None:
+            self._announced[peer].pop((entry.fetch.namespace, entry.fetch.digest), None)
+            entry.fetch.transfer.fail(peer, trio.current_time())
+            entry.fetch.ranked = None
+            self._pump_all()
+
+    def _answered(self, peer: bytes, request: int) -> _Request | None:
+        """The request that ``peer`` answers; None if it is not wanted any more."""
+        entry = self._requests.get(request)
+        if entry is None or entry.donor != peer:
+            self._counts["late_answers"] += 1
+            return None
+        del self._requests[request]
+        self._asked[peer] -= 1
+        return entry
+
+    def _donors_changed(self) -> None:
+        for fetch in self._fetches.values():
+            fetch.ranked = None
+            fetch.wakeup.set()
+
+    def _trim(self) -> None:
+        transfers = [fetch.transfer for fetch in self._fetches.values()]
+        if sum(transfer.received for transfer in transfers) > BUFFERED_BYTES_MAX:
+            idle = [transfer for transfer in transfers if transfer.donor is None and not transfer.complete]
+            if idle:
+                max(idle, key=lambda transfer: transfer.received).discard()
+
+    # What it all comes to
+
+    def waits(self) -> list[BodyWait]:
+        """The bodies being waited for, longest first."""
+        return sorted(
+            (
+                BodyWait(
+                    namespace=fetch.namespace,
+                    digest=fetch.digest,
+                    since_s=trio.current_time() - fetch.transfer.started_s,
+                    received=fetch.transfer.received,
+                    total=fetch.transfer.total,
+                    donor=fetch.transfer.donor,
+                    donors_failed=fetch.transfer.tried,
+                )
+                for fetch in self._fetches.values()
+            ),
+            key=lambda wait: -wait.since_s,
+        )
+
+    def statistics(self) -> dict[str, int]:
+        """Counts since the start, and what is under way now."""
+        return {
+            "fetching": len(self._fetches),
+            "requests_in_flight": len(self._requests),
+            "buffered_bytes": sum(fetch.transfer.received for fetch in self._fetches.values()),
+            "fetched": self._counts["fetched"],
+            "fetched_bytes": self._counts["fetched_bytes"],
+            "served_bytes": self._counts["served_bytes"],
+            "refuted": self._counts["refuted"],
+            "donor_failures": self._counts["donor_failures"],
+            "late_answers": self._counts["late_answers"],
+        }
+
+
+async def _verified(verify: Verify, body: bytes) -> bool:
+    if len(body) <= VERIFY_IN_THREAD_BYTES:
+        return verify(body)
+    return await trio.to_thread.run_sync(verify, body)
