@@ -43,7 +43,7 @@ _NAME = re.compile(r"checkpoint-(\d{8,20})\.aicp")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checkpoint:
-    """The model after ``round_number`` was applied, at ``height``, and what this node needs to train on from it."""
+    """The model with ``round_number`` rounds behind it, at ``height``, and what this node needs to train on from it."""
 
     network_id: bytes
     round_number: int

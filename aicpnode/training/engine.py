@@ -39,6 +39,7 @@ ROTATION_TOKENS = 16_384
 STEP_EVENT_INTERVAL_S = 0.25
 GENERATE_PIECE_TOKENS = 8
 """Tokens made in one visit to a worker thread."""
+BEFORE_FIRST_ROUND = -1
 GENERATIONS_MAX = 4
 """Texts generated at once; each holds a copy of the model."""
 
@@ -75,9 +76,10 @@ class Rounds(Protocol[TaskT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AgreedModel:
-    """The model that the network agrees on now: the state after ``round_number`` was applied."""
+    """The model that the network agrees on now."""
 
     round_number: int
+    """The round that is computed on it, which is how many rounds it has behind it."""
     height: int
     model_hash: bytes
     state_hash: bytes
@@ -230,8 +232,7 @@ class Engine:
             if digest is not None:
                 self._figures.proposed += 1
             if (task.round + task.author_index) % max(1, self._contributors()) == 0:
-                # The model that the round started from is the one that the round before made.
-                self._record(task.round - 1, await self._measure(task.theta, ROTATION_TOKENS))
+                self._record(task.round, await self._measure(task.theta, ROTATION_TOKENS))
 
     async def _train(self, participant: Rounds[TaskT], task: TaskT) -> InnerResult | None:
         """None if the network began another round before this node was done."""

@@ -23,9 +23,9 @@ class Schedule:
     """Rounds until the floor; 0 means no decay."""
 
     def rate(self, *, own_step: int, round_number: int) -> float:
-        """``own_step`` counts from 0 the steps that this optimizer has taken; ``round_number`` counts from 1."""
+        """Both count from 0: ``own_step`` the steps that this optimizer has taken, ``round_number`` the rounds."""
         warm = min(1.0, (own_step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         if self.decay_rounds == 0:
             return self.peak * warm
-        done = min(1.0, max(0.0, (round_number - 1) / self.decay_rounds))
+        done = min(1.0, round_number / self.decay_rounds)
         return self.peak * warm * (1.0 - (1.0 - FLOOR) * done)
