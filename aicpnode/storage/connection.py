@@ -18,8 +18,15 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from aicpnode.errors import UserError
-from aicpnode.storage.faults import DamagedDatabase, StorageFailed, database_fault, disk_errors, sync_directory
-from aicpnode.storage.journal import lost_commits
+from aicpnode.storage.faults import (
+    SQLITE_ERRORS,
+    DamagedDatabase,
+    StorageFailed,
+    database_fault,
+    disk_errors,
+    sync_directory,
+)
+from aicpnode.storage.journal import PAGE_BYTES_MIN, lost_commits
 
 BUSY_SECONDS = 5.0
 CACHE_KIB = 2048
@@ -27,6 +34,8 @@ WAL_CHECKPOINT_PAGES = 1000
 WAL_KEPT_BYTES = 16 << 20
 FULL_CHECK_BYTES_MAX = 256 << 20
 """Up to this size the whole database is checked on opening (about 1 s); beyond it, only the tables asked for."""
+MAX_ROW_BYTES = 16 << 20
+"""Largest row; a length above it that is read from the file is damage, and is not allocated."""
 APPLICATION_ID = 0x61696370
 """'aicp', in the header of the file."""
 
@@ -45,6 +54,8 @@ class Connection:
         self._broken: UserError | None = None
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if path.exists() and 0 < path.stat().st_size < PAGE_BYTES_MIN:
+                raise DamagedDatabase(path, "it was cut short")  # SQLite would start an empty one in its place
         try:
             self._connection = sqlite3.connect(
                 path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -55,8 +66,8 @@ class Connection:
             self._prepare(schema, schema_version, always_checked)
         except BaseException as error:
             self._connection.close()
-            if isinstance(error, sqlite3.Error):
-                raise database_fault(path, error) from error
+            if isinstance(error, SQLITE_ERRORS):
+                raise database_fault(path, error, opening=True) from error
             raise
 
     def __enter__(self) -> Self:
@@ -102,11 +113,12 @@ class Connection:
         with self._lock:
             try:
                 return self._execute(statement, columns).fetchall()
-            except sqlite3.Error as error:
+            except SQLITE_ERRORS as error:
                 raise self._fault(error) from error
 
     def write(self, statement: str, columns: tuple[Column, ...] = ()) -> None:
         """One statement that writes; outside a transaction it is one by itself."""
+        assert sum(len(column) for column in columns if isinstance(column, bytes | str)) < MAX_ROW_BYTES // 2
         with self.transaction():
             self._execute(statement, columns).close()
 
@@ -117,6 +129,8 @@ class Connection:
         return {name: file.stat().st_size if file.exists() else 0 for name, file in sizes.items()}
 
     def _prepare(self, schema: str, schema_version: int, always_checked: tuple[str, ...]) -> None:
+        self._connection.text_factory = _text
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
         pragma = self._pragma
         pragma(f"cache_size = -{CACHE_KIB}")
         if pragma("journal_mode = WAL") != ("wal",):
@@ -173,7 +187,7 @@ class Connection:
             raise self._broken
         try:
             return self._connection.execute(statement, columns)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise self._fault(error) from error
 
     def _commit(self) -> None:
@@ -188,14 +202,19 @@ class Connection:
         if self._connection.in_transaction:
             try:
                 self._connection.execute("ROLLBACK")
-            except sqlite3.Error as error:
+            except SQLITE_ERRORS as error:
                 self._broken = self._fault(error)
 
-    def _fault(self, error: sqlite3.Error) -> UserError:
+    def _fault(self, error: Exception) -> UserError:
         fault = database_fault(self.path, error)
         if isinstance(fault, StorageFailed | DamagedDatabase) and not _is_busy(error):
             self._broken = fault
         return fault
+
+
+def _text(raw: bytes) -> str:
+    """Damaged text is still returned, so that its checksum can tell."""
+    return raw.decode("utf-8", errors="surrogateescape")
 
 
 def _tables(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
@@ -208,6 +227,6 @@ def _tables_of(schema: str) -> list[tuple[Any, ...]]:
         return _tables(connection)
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
+def _is_busy(error: Exception) -> bool:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -31,7 +31,8 @@ SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB, checksum BLOB) WITHOUT ROWID;
 CREATE TABLE votes (height INTEGER, kind INTEGER, view INTEGER, raw BLOB, checksum BLOB,
                     PRIMARY KEY (height, kind, view)) WITHOUT ROWID;
-CREATE TABLE blocks (height INTEGER, block_id BLOB, raw BLOB, checksum BLOB, PRIMARY KEY (height, block_id)) WITHOUT ROWID;
+CREATE TABLE blocks (height INTEGER, block_id BLOB, raw BLOB, checksum BLOB,
+                     PRIMARY KEY (height, block_id)) WITHOUT ROWID;
 CREATE TABLE safety (slot INTEGER PRIMARY KEY, raw BLOB, checksum BLOB);
 CREATE TABLE ledger (height INTEGER PRIMARY KEY, block_id BLOB, block BLOB, certificate BLOB, checksum BLOB);
 CREATE TABLE applied (height INTEGER PRIMARY KEY, round INTEGER, state_hash BLOB, model_hash BLOB, snapshot BLOB,
@@ -216,7 +217,7 @@ class Database:
     # States that were reached.
 
     def put_applied(
-        self, *, height: int, round: int, state_hash: bytes, model_hash: bytes, snapshot: bytes | None
+        self, height: int, round: int, state_hash: bytes, model_hash: bytes, snapshot: bytes | None
     ) -> None:
         """Record the state after ``height``; a snapshot's blob must be stored before. SlotConflict for another state.
 

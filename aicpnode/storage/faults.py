@@ -16,6 +16,9 @@ from pathlib import Path
 from aicpnode.errors import AicpError, UserError
 
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
+"""All that a damaged file makes SQLite raise: also messages that quote a damaged name, and impossible lengths."""
+DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH)
 NEARLY_FULL_BYTES = 128 << 10
 """SQLite reports some full disks as I/O errors; with less than this left, full is what they mean."""
 
@@ -94,10 +97,17 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise StorageFailed(path, error.strerror or str(error)) from error
 
 
-def database_fault(path: Path, error: sqlite3.Error) -> UserError:
-    """The user's error behind an SQLite error. A programming error is not one: it is raised as an assertion."""
+def database_fault(path: Path, error: Exception, *, opening: bool = False) -> UserError:
+    """The user's error behind one of SQLITE_ERRORS. A programming error is not one: it is raised as an assertion.
+
+    While opening, a statement that SQLite does not understand means a file that it does not understand.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return DamagedDatabase(path, "unreadable names of tables")
+    if isinstance(error, MemoryError):
+        return DamagedDatabase(path, "a length in it is impossible, or this machine is out of memory")
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if code in DAMAGE_CODES or (opening and code == sqlite3.SQLITE_ERROR):
         return DamagedDatabase(path, str(error))
     if code == sqlite3.SQLITE_FULL:
         return StorageFull(path)

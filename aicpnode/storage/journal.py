@@ -5,8 +5,8 @@ crash interrupted. That is right for one transaction, since every commit here is
 commits of several transactions stand behind the bad frame, the disk has lost what this node had already relied on
 (votes that were sent), and going on would be forgetting them.
 
-The file format is that of https://www.sqlite.org/fileformat2.html, section 4. Damage to the last transaction alone
-cannot be told apart from a crash.
+The file format is that of https://www.sqlite.org/fileformat2.html, section 4. Damage to the last transaction
+alone, or to the mark that ends the one before it, cannot be told apart from a crash.
 """
 
 from __future__ import annotations
