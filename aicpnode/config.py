@@ -7,9 +7,11 @@ here; unknown keys are refused with the nearest known name, and what is not buil
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import os
 import re
+import socket
 import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
@@ -20,9 +22,13 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from aicpnode.errors import NotAvailableYet, UserError
+from aicpnode.network.peers import Address
+from aicpnode.storage.lock import DataDirLock, DataDirLocked
 
 P2P_PORT_DEFAULT = 7777
+PORTS_TRIED = 100
 WEB_PORT_DEFAULT = 8080
+KEY_FILE = "identity.key"
 CONFIG_BYTES_MAX = 1024 * 1024
 NODE_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LATER_KEYS = ("advertise", "encryption", "invite")
@@ -143,6 +149,22 @@ class NodeConfig(BaseModel):
         values.update({key: value for key, value in (overrides or {}).items() if value is not None})
         return cls.make(values, source="the command line" if path is None else f"{path} and the command line")
 
+    def with_free_port(self) -> Self:
+        """Settle a default port that is taken: the next one that is free, and whose data directory is not in use.
+
+        A node that named its port or chose 0 keeps it; then a taken port is an error when the node listens.
+        """
+        if self.p2p_port_explicit or self.p2p_port == 0:
+            return self
+        for port in range(self.p2p_port, min(self.p2p_port + PORTS_TRIED, 65536)):
+            moved = self.with_overrides(p2p_port=port)
+            own_directory = self.data_dir is None and self.node_id is None
+            if _is_free(self.p2p_host, port) and not (own_directory and _in_use(moved.directory)):
+                return moved
+        raise UserError(
+            f"The ports from {self.p2p_port} on are all taken on {self.p2p_host}.", advice="Name one with --p2p-port."
+        )
+
     def with_overrides(self, **changes: Any) -> Self:
         """The same config with these values changed, checked again."""
         return self.make({**self.model_dump(), **changes})
@@ -160,14 +182,19 @@ class NodeConfig(BaseModel):
         return platformdirs.user_data_path("aicp-node") / (self.node_id or str(self.p2p_port))
 
     @property
+    def key_path(self) -> Path:
+        """The file with this node's key pair."""
+        return self.directory / KEY_FILE
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for checkpoint files."""
+        return self.directory / "checkpoints" if self.checkpoint_dir is None else self.checkpoint_dir.absolute()
+
+    @property
     def trains(self) -> bool:
         """Whether this node may compute proposals (and so needs torch)."""
         return self.node_type in (NodeType.FULL, NodeType.TRAINING)
-
-    @property
-    def trains_at_start(self) -> bool:
-        """Whether this node switches CONTRIBUTE on by itself: at the prompt it waits for ``train`` instead."""
-        return self.trains and (self.train_rounds is not None or not self.repl)
 
     @property
     def effective_log_level(self) -> str:
@@ -242,14 +269,34 @@ class NodeConfig(BaseModel):
 
 
 def _address(text: str) -> str:
-    """``text`` if it is HOST:PORT with a port from 1 to 65535, an IPv6 host in brackets; else ``ValueError``."""
-    host, separator, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not separator or not host or not port.isascii() or not port.isdigit() or (":" in host and not bracketed):
-        raise ValueError(f"{text!r} is not HOST:PORT")
-    if not 1 <= int(port) <= 65535:
-        raise ValueError(f"{text!r} has no port from 1 to 65535")
-    return text
+    """The canonical form of HOST:PORT; ``ValueError`` if it is not one."""
+    try:
+        return str(Address.parse(text))
+    except UserError as error:
+        raise ValueError(str(error).rstrip(".")) from None
+
+
+def _is_free(host: str, port: int) -> bool:
+    """Whether a TCP port can be listened on. An address that is not this machine's is reported when it is used."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    return True
+
+
+def _in_use(data_dir: Path) -> bool:
+    """Whether a node holds this directory already, perhaps one that is still on its way to listening."""
+    if not data_dir.is_dir():
+        return False
+    try:
+        DataDirLock(data_dir).close()
+    except DataDirLocked:
+        return True
+    return False
 
 
 def _read_file(path: Path) -> dict[str, Any]:

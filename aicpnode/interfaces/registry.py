@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import platformdirs
+import trio
 
 from aicpnode.errors import UserError
-from aicpnode.interfaces.control import accepts
+from aicpnode.interfaces.control import CommandSurface, accepts, socket_path
 
 ENTRIES_MAX = 1000
 ENTRY_BYTES_MAX = 16 * 1024
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +72,19 @@ class Registry:
                 found.append(node)
         return sorted(found, key=lambda node: (node.node_id, node.pid))
 
-    def find(self, name: str | None = None) -> RunningNode:
-        """The running node called ``name`` (its node id, data directory or process id), or the only one.
+    def find(self, name: str | None = None) -> Path:
+        """The control socket of the node called ``name`` (node id, data directory or process id), or of the only one.
 
-        Raises ``NoRunningNode``, or ``UserError`` with the list of names if several fit.
+        A data directory is found even if the node is not listed. Raises ``NoRunningNode``, or ``UserError`` with the
+        list of names if several fit.
         """
+        if name is not None and os.path.isdir(name) and accepts(socket_path(Path(name))):
+            return socket_path(Path(name))
+        return Path(self._find_listed(name).socket)
+
+    def _find_listed(self, name: str | None) -> RunningNode:
         running = self.running()
-        fitting = (
-            running if name is None else [node for node in running if {name, os.path.realpath(name)} & _names(node)]
-        )
+        fitting = running if name is None else [node for node in running if name in (node.node_id, str(node.pid))]
         if len(fitting) == 1:
             return fitting[0]
         if not running:
@@ -87,8 +95,37 @@ class Registry:
         raise UserError(f"{len(fitting)} nodes are running: {listing}.", advice="Say which: --node NAME (or its pid).")
 
 
-def _names(node: RunningNode) -> set[str]:
-    return {node.node_id, str(node.pid), os.path.realpath(node.data_dir)}
+async def serve_announced(
+    surface: CommandSurface,
+    *,
+    data_dir: Path,
+    node_id: str,
+    p2p: str,
+    network: str,
+    registry: Registry | None = None,
+    task_status: trio.TaskStatus[Path] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve ``surface`` on its socket and keep the node in the registry, until cancelled; ``started`` with the path.
+
+    A home directory that cannot be written costs the convenience of the registry, not the node: it is logged.
+    """
+    async with trio.open_nursery() as nursery:
+        path = await nursery.start(surface.serve, data_dir)
+        node = RunningNode(
+            pid=os.getpid(),
+            node_id=node_id,
+            socket=os.fspath(path),
+            data_dir=str(data_dir.absolute()),  # noqa: ASYNC240 - asks no disk
+            p2p=p2p,
+            network=network,
+        )
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context((registry or Registry()).announced(node))
+            except OSError as error:
+                log.warning("this node is not listed for other commands (%s); use --node %s", error, node.data_dir)
+            task_status.started(path)
+            await trio.sleep_forever()
 
 
 def _read(path: Path) -> RunningNode | None:

@@ -21,6 +21,11 @@ from aicpnode.interfaces.lines import LineSource
 from aicpnode.interfaces.render import render
 
 PROMPT = "p2p> "
+WORDS = (
+    "stats", "peers", "members", "train", "stop", "test", "why", "health", "rounds", "blacklist", "checkpoint",
+    "generate", "help", "quit",
+)  # fmt: skip
+"""The commands, for completion."""
 GENERATE_TOKENS = 256
 
 
@@ -98,25 +103,30 @@ class Repl:
         def entry(usage: str, help: str, run: Callable[[str], Awaitable[None]]) -> tuple[str, ReplCommand]:
             return usage.split()[0], ReplCommand(usage=usage, help=help, run=run)
 
+        def plain(name: str, help: str) -> tuple[str, ReplCommand]:
+            return entry(name, help, self._plain(name))
+
         leave = "detach from the node; it goes on" if self._attached else "stop the node and leave"
-        return dict(
+        commands = dict(
             [
-                entry("stats", "where ledger, model and training stand", self._plain("stats")),
-                entry("peers", "connected peers, and addresses being dialled", self._plain("peers")),
-                entry("members", "the roster that votes", self._plain("members")),
+                plain("stats", "where ledger, model and training stand"),
+                plain("peers", "connected peers, and addresses being dialled"),
+                plain("members", "the roster that votes"),
                 entry("train [ROUNDS]", "contribute to training, for ever or for so many rounds", self._train),
-                entry("stop", "stop contributing; the others go on", self._plain("stop")),
+                plain("stop", "stop contributing; the others go on"),
                 entry("test", "run one agreed gradient round and show votes and times", self._test),
-                entry("why", "what this node waits for, and on whom", self._plain("why")),
-                entry("health", "the checks this node makes of itself", self._plain("health")),
+                plain("why", "what this node waits for, and on whom"),
+                plain("health", "the checks this node makes of itself"),
                 entry("rounds [N]", "the last N training rounds (default 10)", self._rounds),
                 entry("blacklist", "banned members", self._blacklist),
-                entry("checkpoint", "write a checkpoint of the model now", self._plain("checkpoint")),
+                plain("checkpoint", "write a checkpoint of the model now"),
                 entry("generate TEXT", "continue TEXT with the present model", self._generate),
                 entry("help", "this list", self._help),
                 entry("quit", leave, self._help),
             ]
         )
+        assert tuple(commands) == WORDS
+        return commands
 
     def _plain(self, name: str) -> Callable[[str], Awaitable[None]]:
         async def run(rest: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pydantic
@@ -10,6 +11,7 @@ import pytest
 
 from aicpnode.config import Fault, NodeConfig, NodeType
 from aicpnode.errors import NotAvailableYet, UserError
+from aicpnode.storage.lock import DataDirLock
 
 
 def test_defaults_are_safe() -> None:
@@ -18,7 +20,7 @@ def test_defaults_are_safe() -> None:
     assert config.web_host == "127.0.0.1"
     assert config.name == "node-7777"
     assert config.directory.name == "7777"
-    assert config.trains and config.trains_at_start
+    assert config.trains
 
 
 def test_classmethods_set_the_type() -> None:
@@ -27,11 +29,6 @@ def test_classmethods_set_the_type() -> None:
     assert NodeConfig.training().node_type is NodeType.TRAINING
     assert not NodeConfig.lightweight("l").trains
     assert NodeConfig.full("ada").directory.name == "ada"
-
-
-def test_prompt_waits_for_train_unless_rounds_are_given() -> None:
-    assert not NodeConfig(repl=True).trains_at_start
-    assert NodeConfig(repl=True, train_rounds=5).trains_at_start
 
 
 @pytest.mark.parametrize(
@@ -150,6 +147,28 @@ def test_debug_level(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEBUG_LEVEL", "9")
     with pytest.raises(UserError, match="0, 1, 2 or 3"):
         _ = NodeConfig().effective_log_level
+
+
+def test_default_port_that_is_taken_moves_on_and_a_named_one_does_not(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        config = NodeConfig(p2p_port=port, data_dir=tmp_path)
+        assert config.with_free_port().p2p_port > port
+        explicit = config.with_overrides(p2p_port_explicit=True)
+        assert explicit.with_free_port() == explicit
+    assert NodeConfig(p2p_port=0).with_free_port().p2p_port == 0
+
+
+def test_default_port_whose_data_directory_is_in_use_moves_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platformdirs.user_data_path", lambda name: tmp_path / name)
+    config = NodeConfig()
+    settled = config.with_free_port()
+    with DataDirLock(settled.directory):
+        assert config.with_free_port().p2p_port > settled.p2p_port
+        assert config.with_overrides(node_id="ada").with_free_port().p2p_port == settled.p2p_port
+    assert config.with_free_port().p2p_port == settled.p2p_port
 
 
 def test_config_is_frozen_and_overrides_are_checked() -> None:
