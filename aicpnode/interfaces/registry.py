@@ -7,6 +7,7 @@ gone are removed by whoever looks. The directory is the user's state directory; 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -52,7 +53,8 @@ class Registry:
     def announced(self, node: RunningNode) -> Iterator[Path]:
         """Keep ``node`` in the registry for the length of a ``with``. Raises ``OSError`` if it cannot be written."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self.directory / f"{node.pid}.json"
+        # A process may hold several nodes, each with a data directory of its own.
+        path = self.directory / f"{node.pid}-{hashlib.sha256(node.data_dir.encode()).hexdigest()[:8]}.json"
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(asdict(node)))
         fresh.replace(path)
