@@ -29,6 +29,7 @@ class RoundContext:
     """What the ledger says of the running round: told again whenever any of it changes."""
 
     round: int
+    height: int
     authors: Mapping[bytes, int]
     """Roster authors: key -> index."""
     expected: frozenset[bytes]
@@ -43,6 +44,10 @@ class Application(Protocol):
 
     def model_hash(self) -> bytes:
         """Of the state as it is now; 32 bytes."""
+        ...
+
+    def agreed_root(self) -> bytes:
+        """A hash over all of the state that must be the same everywhere, the model included."""
         ...
 
     async def apply(self, training: DecidedTraining) -> bytes:

@@ -15,13 +15,13 @@ import statistics as stats
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, cast
 
 import trio
 
 from aicpnode.envelop import signing
-from aicpnode.envelop.codec import Envelop, Kind, Packable, Value, pack, unpack
+from aicpnode.envelop.codec import Envelop, Kind, Packable, Value, encode, pack, unpack
 from aicpnode.envelop.kinds import (
     DECISIONS_PER_REPLY_MAX,
     VOTE_KINDS,
@@ -38,6 +38,7 @@ from aicpnode.errors import MalformedError
 from aicpnode.events import BlockDecided, EventBus, Notice, PhaseReached, RoundApplied
 from aicpnode.identity import Identity, short
 from aicpnode.network.peers import PeerInfo
+from aicpnode.replication.agreement import Agreement
 from aicpnode.replication.application import Application, DecidedTraining, IncludedProposal, RoundContext
 from aicpnode.replication.crypto import MemberCrypto
 from aicpnode.replication.intent import Intent, Wish, wanted
@@ -65,9 +66,8 @@ from consensus.events import (
     Timer,
     TimerFired,
 )
-from consensus.membership import LedgerRules, LedgerState
-from consensus.messages import Ballot, BallotEntry, Operation, OperationKind, Vote
-from consensus.pacemaker import Timing
+from consensus.membership import LedgerState
+from consensus.messages import Ballot, Operation, OperationKind, Vote
 from consensus.replica import Replica
 
 log = logging.getLogger(__name__)
@@ -95,18 +95,6 @@ class Transport(Protocol):
     def subscribe(self, kinds: Iterable[Kind], handler: Callable[[Envelop, bytes, bytes], None]) -> None: ...
 
     def on_connect(self, callback: Callable[[PeerInfo], None]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """What the run's members agreed on before the first block, as replication needs it."""
-
-    network_id: bytes
-    genesis: LedgerState
-    rules: LedgerRules
-    timing: Timing
-    k: int
-    bits: int
 
 
 class Driver:
@@ -213,12 +201,9 @@ class Driver:
         """Recent times from this node's first sight of a height's ballots to its decision."""
         return list(self._decision_s)
 
-    def opinion(self, *, round: int, ready: bool, entries: tuple[tuple[int, bytes, bool], ...]) -> None:
+    def opinion(self, opinion: Opinion) -> None:
         """What the gradient participant thinks of the running round."""
-        said = tuple(
-            BallotEntry(author_index=author, digest=digest, accepted=accepted) for author, digest, accepted in entries
-        )
-        self._put(Opinion(round=round, ready=ready, entries=said))
+        self._put(opinion)
 
     async def set_intent(self, intent: Intent) -> None:
         """The owner's wish; durable before this returns."""
@@ -237,6 +222,32 @@ class Driver:
         )
         self._put(OperationReceived(operation=operation, own=True))
         return operation
+
+    def note_equivocation(self, first: Envelop, second: Envelop) -> None:
+        """Two GRADs of one author for one round: kept as evidence by whoever holds them; here counted and said."""
+        self.equivocations += 1
+        self._notice("warning", f"{self._member_name(first.sender)} committed to two proposals in round {first.height}")
+        self._database.put_evidence(first.sender, encode(first), encode(second))
+
+    def votes_of(self, height: int) -> list[dict[str, object]]:
+        """Who voted what in the decided block of ``height``: for people. Blocks, so call it in a thread."""
+        decided = self._database.decision(height)
+        if decided is None:
+            return []
+        body = decode_block(decided[0]).body
+        members = self.ledger.roster.members
+        return [
+            {
+                "member": members[record.signer_index].name,
+                "ready": record.ready,
+                "entries": [
+                    {"author": members[author].name, "verdict": verdict.name.lower()}
+                    for (author, _digest), verdict in zip(body.table, record.verdicts, strict=True)
+                    if verdict.name != "NONE"
+                ],
+            }
+            for record in body.ballots
+        ]
 
     async def wait_change(self) -> None:
         """Until a block is decided or applied."""
@@ -531,6 +542,7 @@ class Driver:
         self._application.begin_round(
             RoundContext(
                 round=ledger.round,
+                height=ledger.height,
                 authors={member.key: member.index for member in ledger.roster.members},
                 expected=frozenset(member.key for member in ledger.expected()),
                 last_round_empty=ledger.last_round_empty,
@@ -586,7 +598,8 @@ class Driver:
 
     async def _applied(self, ledger: LedgerState, model_hash: bytes, *, certified: bytes | None = None) -> None:
         agreement = self._agreement
-        hashed = state_hash(ledger, k=agreement.k, bits=agreement.bits, model_hash=model_hash)
+        root = self._application.agreed_root()
+        hashed = state_hash(ledger, k=agreement.k, bits=agreement.bits, agreed_root=root)
         if certified is not None and certified != hashed:
             self.replica.diverged = True
             self._perform(Diverged(height=ledger.height, own=hashed, certified=certified))

@@ -28,14 +28,14 @@ REPLAY_BATCH_BYTES = 4 << 20
 DURABLE = (PersistVote, PersistSafety, PersistBlock, Decide, Equivocation)
 
 
-def state_hash(ledger: LedgerState, *, k: int, bits: int, model_hash: bytes) -> bytes:
-    """What every ballot certifies: SHA-256 over the whole ledger state, the agreed parameters and the model hash.
+def state_hash(ledger: LedgerState, *, k: int, bits: int, agreed_root: bytes) -> bytes:
+    """What every ballot certifies: SHA-256 over the ledger state, the agreed parameters and the application's root.
 
     The ledger's content holds the block id (and by it the whole log), the roster, the round and every member's
     standing, so that a replica that derived any of it differently finds out at the next block.
     """
     ledger_root = content_id("aicp/ledger/1", cast(Packable, ledger.content()))
-    return content_id("aicp/state/1", (ledger_root, ledger.round, k, bits, model_hash))
+    return content_id("aicp/state/1", (ledger_root, ledger.round, k, bits, agreed_root))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

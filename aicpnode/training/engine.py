@@ -243,6 +243,7 @@ class Engine:
         self._figures.inner_step = 0
         deadline = time.monotonic() + task.stop_at - trio.current_time()
         overtaken = False
+        reporter = _Reporter(partial(self._stepped, task.round))
 
         def train(stopped: Callable[[], bool]) -> InnerResult:
             return self._trainer.inner_loop(
@@ -250,7 +251,7 @@ class Engine:
                 round_number=task.round,
                 author_index=task.author_index,
                 should_stop=lambda: stopped() or time.monotonic() >= deadline,
-                on_step=_Reporter(partial(self._stepped, task.round)),
+                on_step=reporter,
             )
 
         async def wait_overtaken() -> None:

@@ -1,0 +1,48 @@
+"""The gradient participant as the application that replication drives: two rooms that do not know each other."""
+
+from __future__ import annotations
+
+from aicpnode.envelop.codec import content_id
+from aicpnode.gradients.exchange import RoundContext as GradientRound
+from aicpnode.gradients.participant import DecidedProposal, DecidedRound, Participant
+from aicpnode.replication.application import DecidedTraining, RoundContext
+
+
+class GradientApplication:
+    """Translates; holds nothing."""
+
+    def __init__(self, participant: Participant, key: bytes) -> None:
+        self._participant = participant
+        self._key = key
+
+    def model_hash(self) -> bytes:
+        return self._participant.state.model_hash
+
+    def agreed_root(self) -> bytes:
+        """The model and the history that bounds the next round: both must be the same everywhere."""
+        state = self._participant.state
+        return content_id("aicp/gradients/1", (state.model_hash, state.history.encode()))
+
+    async def apply(self, training: DecidedTraining) -> bytes:
+        included = tuple(
+            DecidedProposal(author=proposal.author, power=proposal.power, digest=proposal.digest)
+            for proposal in training.included
+        )
+        return await self._participant.apply(DecidedRound(round=training.round, included=included))
+
+    def begin_round(self, context: RoundContext) -> None:
+        self._participant.begin_round(
+            GradientRound(
+                round=context.round,
+                authors=context.authors,
+                expected=context.expected,
+                last_round_empty=context.last_round_empty,
+                contributing=context.contributing,
+                contributing_here=context.own_contribution,
+                my_index=context.authors.get(self._key),
+                height=context.height,
+            )
+        )
+
+    async def snapshot(self) -> bytes:
+        return await self._participant.snapshot()

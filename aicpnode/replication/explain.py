@@ -1,0 +1,94 @@
+"""What the replica waits for, in words: whose message, of which phase, and what happens next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from consensus.events import Step
+from consensus.messages import MessageKind
+from consensus.replica import Replica
+from consensus.types import MemberStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """One thing this node waits for. ``who`` are member names; ``since_s`` is None where nobody counted."""
+
+    what: str
+    who: tuple[str, ...] = ()
+    since_s: float | None = None
+    next: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return {"what": self.what, "who": list(self.who), "since_s": self.since_s, "next": self.next}
+
+
+def tolerance(replica: Replica) -> str:
+    """How many failures the present roster tolerates."""
+    roster = replica.roster
+    count, faulty = len(roster.active), roster.faulty_power
+    members = "1 member" if count == 1 else f"{count} members"
+    verb = "tolerates" if count == 1 else "tolerate"
+    if faulty == 0:
+        return f"{members} {verb} no failure: every one of them is needed"
+    return f"{members} {verb} {faulty} faulty or missing"
+
+
+def replica_waits(replica: Replica, name_of: Callable[[bytes], str]) -> list[Wait]:
+    """The waits of the running height; empty while there is nothing to decide."""
+    if replica.diverged:
+        text = f"nothing: the state of this node at height {replica.height - 1} is not the certified one"
+        return [Wait(what=text, next="restore this node from a backup or an empty data directory")]
+    if replica.is_behind:
+        return [Wait(what=f"decided blocks from height {replica.height} on", next="peers that are ahead are asked")]
+    if replica.state_hash is None:
+        return [Wait(what=f"the state after height {replica.height - 1}", next="it is being applied")]
+    return _missing_votes(replica, name_of)
+
+
+def _missing_votes(replica: Replica, name_of: Callable[[bytes], str]) -> list[Wait]:
+    roster, book, view = replica.roster, replica.book, replica.view
+    kinds = {Step.PROPOSE: MessageKind.BALLOT, Step.PREPARE: MessageKind.PREPARE, Step.COMMIT: MessageKind.COMMIT}
+    kind = kinds[replica.step]
+    said = [member for member in roster.active if book.of(member.key, kind, view) is not None]
+    if replica.step is Step.PROPOSE and not said:
+        return []
+    power = sum(roster.power(member.key) for member in said)
+    where = f"height {replica.height} view {view}"
+    if power >= roster.quorum:
+        leader = roster.leader(replica.height, view)
+        if replica.step is Step.PROPOSE:
+            return [
+                Wait(
+                    what=f"{where}: the SET of its leader",
+                    who=(name_of(leader.key),),
+                    next="without it the next view begins after the timeout",
+                )
+            ]
+        return [Wait(what=f"{where}: {kind.name}s that agree", next="the next view begins after the timeout")]
+    missing = tuple(name_of(member.key) for member in roster.active if member not in said)
+    return [
+        Wait(
+            what=f"{where}: {kind.name}s, {power} of {roster.quorum} power are here",
+            who=missing,
+            next="nothing is decided until enough of them answer; locks are kept and messages sent again",
+        )
+    ]
+
+
+def probation_wait(replica: Replica, key: bytes, needed: int) -> Wait | None:
+    """What a member on probation still lacks."""
+    member = replica.roster.by_key(key)
+    if member is None:
+        return Wait(what="the JOIN of this node to be decided", next="the members vote on it")
+    if member.status is not MemberStatus.PROBATION:
+        return None
+    standing = replica.ledger.standings[member.index]
+    if standing.probation_blocks >= needed:
+        text = "promotion: from four members on, at most max(1, F) power is promoted in 100 rounds"
+        return Wait(what=text, next="the next block after that promotes this node")
+    return Wait(
+        what=f"the end of probation: {standing.probation_seen} of {needed} blocks seen",
+        next="this node gets a vote once it stood among the observers of at least half of them",
+    )
