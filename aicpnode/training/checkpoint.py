@@ -97,17 +97,17 @@ def write_checkpoint(folder: Path, identity: Identity, checkpoint: Checkpoint) -
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _replace(path, (_LENGTH.pack(len(header)), header, body))
-        for old in checkpoints(folder)[KEPT_CHECKPOINTS:]:
+        for old in checkpoints(folder)[:-KEPT_CHECKPOINTS]:
             old.unlink(missing_ok=True)
     return path
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoint files in ``folder``, the latest round first; empty if there is no such folder."""
+    """The checkpoint files in ``folder``, the latest round last; empty if there is no such folder."""
     if not folder.is_dir():
         return []
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
+    return [path for _, path in sorted(found)]
 
 
 def read_checkpoint(path: Path, *, network_id: bytes | None = None) -> Checkpoint:
@@ -203,7 +203,9 @@ def _decode_body(path: Path, envelop: Envelop, body: bytes) -> Checkpoint:
             optimizer=optimizer,
             sender=envelop.sender,
         )
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+    except CheckpointRefused:
+        raise
+    except (SafetensorError, KeyError, ValueError, TypeError, UserError) as error:
         raise CheckpointRefused(path, f"its content does not make sense ({error})") from error
     named = (checkpoint.network_id, checkpoint.round_number, checkpoint.height)
     if named != (envelop.network_id, envelop.seq, envelop.height):

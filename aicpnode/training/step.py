@@ -54,7 +54,7 @@ class Trainer:
     def __init__(
         self,
         *,
-        model: TransformerConfig,
+        config: TransformerConfig,
         training: TrainingSpec,
         dataset: Dataset,
         network_id: bytes,
@@ -67,8 +67,8 @@ class Trainer:
         ``micro_batch_size`` windows are in memory at a time, 0 meaning the whole batch; it changes no result beyond
         rounding.
         """
-        if not 1 <= training.sequence_length <= model.context:
-            raise UserError(f"Sequences of {training.sequence_length} tokens do not fit a context of {model.context}.")
+        if not 1 <= training.sequence_length <= config.context:
+            raise UserError(f"Sequences of {training.sequence_length} tokens do not fit a context of {config.context}.")
         self._positions = len(dataset.train) - training.sequence_length
         if self._positions <= 0:
             raise UserError(
@@ -80,11 +80,11 @@ class Trainer:
         self._dataset = dataset
         self._network_id = network_id
         self._micro_batch_size = micro_batch_size or training.batch_size
-        self._model = Transformer(model, device)
+        self._model = Transformer(config, device)
         self._flat = FlatParameters(self._model)
         self._optimizer = FlatAdamW(
             self._flat,
-            matrix_parameters=model.matrix_parameters,
+            matrix_parameters=config.matrix_parameters,
             weight_decay=training.weight_decay_milli / 1e3,
             beta1=training.beta1_milli / 1e3,
             beta2=training.beta2_milli / 1e3,
