@@ -226,11 +226,13 @@ class Connection:
 
     async def answers(self, timeout_s: float) -> bool:
         """Ping the peer; True iff any byte comes back within ``timeout_s`` and the connection lives on."""
-        self._received = trio.Event()
+        if self._received.is_set():
+            self._received = trio.Event()
+        received = self._received
         self.ping()
         with trio.move_on_after(timeout_s):
-            await self._received.wait()
-        return self._received.is_set() and not self.closing
+            await received.wait()
+        return received.is_set() and not self.closing
 
     async def run(self, first_bytes: bytes = b"") -> str:
         """Drive the connection until it ends; returns why. ``first_bytes`` (the end of the handshake) go out first.

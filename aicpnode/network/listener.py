@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -74,9 +75,9 @@ def describe_dial_error(error: OSError) -> str:
         causes = error.__cause__.exceptions
     elif error.__cause__ is not None:
         causes = [error.__cause__]
-    texts = [cause.strerror.lower() for cause in causes if isinstance(cause, OSError) and cause.strerror]
     if isinstance(error, socket.gaierror):
         return f"the host name is unknown ({error.strerror})"
+    texts = [os.strerror(cause.errno).lower() for cause in causes if isinstance(cause, OSError) and cause.errno]
     return "; ".join(dict.fromkeys(texts)) or str(error)
 
 

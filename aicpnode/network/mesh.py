@@ -23,30 +23,20 @@ from aicpnode.envelop.codec import HASH_BYTES, SIGNATURE_BYTES, Envelop, Kind, e
 from aicpnode.errors import MalformedError, RemoteError
 from aicpnode.events import EventBus, Notice, PeerConnected, PeerDisconnected
 from aicpnode.identity import Identity, short
+from aicpnode.network.admission import Admission
 from aicpnode.network.bodies import Bodies
 from aicpnode.network.connection import Connection, Payload
 from aicpnode.network.dialer import Dialer, Dialled
 from aicpnode.network.discovery import Origin, decode_peers, encode_peers
 from aicpnode.network.framing import FrameType, Lane, Message
-from aicpnode.network.handshakes import (
-    PROBE_S,
-    HandshakeSlots,
-    Refusal,
-    SessionLost,
-    Settlement,
-    settle,
-    shake_hands,
-)
+from aicpnode.network.handshakes import SessionLost
 from aicpnode.network.listener import accept_forever, bound_address, open_listeners
 from aicpnode.network.peers import Address, PeerInfo, PeerStore
 from aicpnode.network.reputation import Reputation
 from aicpnode.network.router import Handler, Router, lane_of
 from aicpnode.network.saved_peers import PeerSaver, Row, load_saved_peers
-from aicpnode.network.session import NO_NETWORK, NONCE_BYTES, Hello, RefusalCode, Role, Session
+from aicpnode.network.session import NO_NETWORK, NONCE_BYTES, Hello, RefusalCode, Session
 
-PEERS_MAX = 128
-GUESTS_MAX = 16
-"""Sessions of those who come for the genesis."""
 GUEST_S = 30.0
 TICK_S = 0.25
 TELL_PEERS_S = 30.0
@@ -104,16 +94,20 @@ class Mesh:
         self._store = peer_store
         self._heartbeat_s = heartbeat_seconds
         self._partition_timeout_s = partition_timeout_seconds
-        self._blacklisted = blacklisted
         rng = random.Random(secrets.randbits(64)) if rng is None else rng
         self._listen_port = 0
         self._peers: dict[bytes, _Peer] = {}
         self._guests: dict[bytes, Connection] = {}
-        self._nonces: set[bytes] = set()
-        self._dialing_keys: set[bytes] = set()
-        """Keys to which this node has shown its own in a dial that is not decided yet."""
-        self._slots = HandshakeSlots()
         self._reputation = Reputation()
+        self._admission = Admission(
+            identity=identity,
+            hello=self._hello,
+            peers=self._peers.keys,
+            guests=self._guests.keys,
+            connection_of=lambda key: self._peers[key].connection if key in self._peers else None,
+            banned_for_s=lambda key: self._reputation.banned_for_s(key, trio.current_time()),
+            blacklisted=blacklisted,
+        )
         self._counts: Counter[str] = Counter()
         self._connect_callbacks: list[Callable[[PeerInfo], None]] = []
         self._disconnect_callbacks: list[Callable[[PeerInfo], None]] = []
@@ -178,8 +172,8 @@ class Mesh:
         return {
             "peers": len(self._peers),
             "guests": len(self._guests),
-            "handshakes": len(self._slots),
-            "handshakes_evicted": self._slots.evicted,
+            "handshakes": len(self._admission.slots),
+            "handshakes_evicted": self._admission.slots.evicted,
             "bytes_sent": self._counts["bytes_sent"] + sum(c.bytes_sent for c in connections),
             "bytes_received": self._counts["bytes_received"] + sum(c.bytes_received for c in connections),
             "bytes_queued": sum(c.queued_bytes() for c in connections),
@@ -210,88 +204,56 @@ class Mesh:
                 nursery.start_soon(self._saver.run)
             task_status.started(address)
 
-    # Sessions
+    # Sessions and connections
 
-    def _new_session(self, role: Role) -> Session:
-        hello = Hello(
+    def _hello(self) -> Hello:
+        return Hello(
             network_id=self.network_id,
             key=self.key,
             node_type=self._node_type,
             name=self._node_name,
             listen_port=self._listen_port,
             head_height=self._head_height(),
-            nonce=secrets.token_bytes(NONCE_BYTES),
+            nonce=bytes(NONCE_BYTES),
         )
-        if role is Role.INITIATOR:
-            self._nonces.add(hello.nonce)
-        return Session(role=role, identity=self._identity, hello=hello, is_own_nonce=self._nonces.__contains__)
 
     async def _serve_inbound(self, stream: trio.SocketStream) -> None:
         """One accepted connection, from the handshake to its end."""
-        async with stream:
-            try:
-                remote_host = _remote_host(stream)
-            except OSError:
-                return  # it was gone before it was looked at
-            session = self._new_session(Role.ACCEPTER)
-            with trio.CancelScope() as evicted:
-                slot = self._slots.enter(remote_host, evicted.cancel)
-                try:
-                    hello, last_bytes = await shake_hands(stream, session, self._decide_inbound)
-                except SessionLost as lost:
-                    self._counts["refused"] += 1
-                    log.info("no session with %s: %s", remote_host, lost.reason)
-                    return
-                finally:
-                    self._slots.leave(slot)
-            if evicted.cancelled_caught:
-                return
-            connection = self._connection(stream, session, hello, remote_host, inbound=True)
-            if hello.network_id == NO_NETWORK:
-                await self._serve_guest(connection, last_bytes)
-                return
+        try:
+            remote_host = _remote_host(stream)
+            answered = await self._admission.answer(stream, remote_host)
+        except OSError:
+            answered = None  # it was gone before it was looked at
+        except SessionLost as lost:
+            self._counts["refused"] += 1
+            log.info("no session with %s: %s", remote_host, lost.reason)
+            answered = None
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        if answered is None:
+            await trio.aclose_forcefully(stream)
+            return
+        session, hello, last_bytes = answered
+        connection = self._connection(stream, session, hello, remote_host, inbound=True)
+        if hello.network_id == NO_NETWORK:
+            await self._serve_guest(connection, last_bytes)
+        else:
             address = Address(remote_host, hello.listen_port) if hello.listen_port else None
             await self._serve_peer(connection, address, last_bytes)
 
-    async def _decide_inbound(self, hello: Hello) -> Refusal | None:
-        if hello.network_id == NO_NETWORK:
-            if len(self._guests) >= GUESTS_MAX or hello.key in self._guests or hello.key in self._peers:
-                return Refusal(code=RefusalCode.FULL, reason="too many ask for the genesis now; try again")
-            return None
-        refusal = self._unwanted(hello)
-        while refusal is None:
-            existing = self._peers.get(hello.key)
-            settlement = settle(
-                me=self.key,
-                peer=hello.key,
-                dialing=hello.key in self._dialing_keys,
-                connected_inbound=None if existing is None else existing.connection.inbound,
-                new_inbound=True,
-            )
-            if settlement is Settlement.KEEP_NEW:
-                return None
-            if existing is None or settlement is Settlement.KEEP_OLD or await existing.connection.answers(PROBE_S):
-                return Refusal(code=RefusalCode.DUPLICATE, reason="already connected")
-            self._unregister(existing, "replaced by a new connection of the same peer")
-        return refusal
-
-    async def _decide_outbound(self, hello: Hello) -> Refusal | None:
-        if hello.key in self._peers or hello.key in self._dialing_keys:
-            return Refusal(code=RefusalCode.DUPLICATE, reason="already connected")
-        refusal = self._unwanted(hello)
-        if refusal is None:
-            self._dialing_keys.add(hello.key)
-        return refusal
-
-    def _unwanted(self, hello: Hello) -> Refusal | None:
-        banned_s = self._reputation.banned_for_s(hello.key, trio.current_time())
-        if banned_s > 0:
-            return Refusal(code=RefusalCode.BANNED, reason=f"banned here for {banned_s:.0f} s more")
-        if self._blacklisted(hello.key):
-            return Refusal(code=RefusalCode.BANNED, reason="blacklisted by the members")
-        if len(self._peers) >= PEERS_MAX and hello.key not in self._peers:
-            return Refusal(code=RefusalCode.FULL, reason=f"full: {PEERS_MAX} peers")
-        return None
+    async def _open_session(self, address: Address) -> Dialled:
+        """Dial and introduce this node. OSError or SessionLost if there is no session."""
+        stream = await trio.open_tcp_stream(address.host, address.port)
+        try:
+            remote_host = _remote_host(stream)
+            session, hello, last_bytes = await self._admission.introduce(stream)
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        connection = self._connection(stream, session, hello, remote_host, inbound=False)
+        serve = partial(self._serve_peer, connection, Address(remote_host, address.port), last_bytes)
+        return Dialled(key=hello.key, serve=serve)
 
     def _connection(
         self, stream: trio.SocketStream, session: Session, hello: Hello, remote_host: str, *, inbound: bool
@@ -368,26 +330,6 @@ class Mesh:
         self.bodies.peer_disconnected(key)
         for callback in self._disconnect_callbacks:
             callback(info)
-
-    # Dialling
-
-    async def _open_session(self, address: Address) -> Dialled:
-        """Dial and introduce this node. OSError or SessionLost if there is no session."""
-        stream = await trio.open_tcp_stream(address.host, address.port)
-        session = self._new_session(Role.INITIATOR)
-        try:
-            remote_host = _remote_host(stream)
-            hello, last_bytes = await shake_hands(stream, session, self._decide_outbound)
-            connection = self._connection(stream, session, hello, remote_host, inbound=False)
-            serve = partial(self._serve_peer, connection, Address(remote_host, address.port), last_bytes)
-            return Dialled(key=hello.key, serve=serve)
-        except BaseException:
-            await trio.aclose_forcefully(stream)
-            raise
-        finally:
-            self._nonces.discard(session.nonce)
-            if session.peer is not None:
-                self._dialing_keys.discard(session.peer.key)
 
     # What arrives
 

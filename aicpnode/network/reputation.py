@@ -1,6 +1,6 @@
 """What each peer's faults have cost it, here and for now. Pure: the caller tells the time.
 
-Everybody starts with ``SCORE_MAX`` points, faults subtract, time gives back. At zero a peer is banned for a while that
+Everybody starts with ``SCORE_MAX`` points, faults subtract, time gives back. Below ``BAN_SCORE`` a peer is banned for a while that
 doubles with each ban. This is one node's own opinion; that the members exclude somebody is decided in the ledger.
 """
 
@@ -10,6 +10,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 SCORE_MAX = 100.0
+BAN_SCORE = 1.0
+"""Not zero: two malformed messages of 50 points are enough, whatever came back in the moment between them."""
 RECOVERY_POINTS_PER_S = 0.1
 """A full score comes back in about 17 minutes."""
 BAN_S = 60.0
@@ -36,7 +38,7 @@ class Reputation:
         assert penalty >= 0
         record = self._touch(key, now_s)
         record.score -= penalty
-        if record.score > 0:
+        if record.score >= BAN_SCORE:
             return False
         record.banned_until_s = now_s + min(BAN_S * 2**record.bans, BAN_S_MAX)
         record.bans += 1
