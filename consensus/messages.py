@@ -338,7 +338,13 @@ class Crypto(Protocol):
         ...
 
 
-def block_id(crypto: Crypto, header: Header) -> bytes:
+class ContentHash(Protocol):
+    """The hashing half of ``Crypto``."""
+
+    def content_id(self, domain: str, content: object) -> bytes: ...
+
+
+def block_id(crypto: ContentHash, header: Header) -> bytes:
     return crypto.content_id("aicp/block/1", header.content())
 
 

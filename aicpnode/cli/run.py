@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     import trio
 
     from aicpnode.config import NodeConfig
+    from aicpnode.genesis import Genesis
+    from aicpnode.identity import Identity
     from aicpnode.interfaces.control import CommandSurface, JsonObject
     from aicpnode.interfaces.repl import Repl
+    from aicpnode.network.mesh import Mesh
     from aicpnode.node import Node
+    from aicpnode.node.node import Interpose, Network
 
 EXIT_INTERRUPTED = 130
 
@@ -103,12 +107,27 @@ async def _serve(config: NodeConfig, watch_stdin: bool) -> None:
         if watch_stdin:
             background.start_soon(_stop_at_end_of_stdin, stopper)
         with stopper.stopping_here():
-            async with Node(config) as node:
+            async with Node(config, interpose=_misbehaviour(config)) as node:
                 # A stop ends this inner scope, so that the node shuts down without being cancelled itself.
                 with stopper.stopping_here():
                     await _announce(node.surface, config)
                     await _until_stopped(node, config, stopper)
         background.cancel_scope.cancel()
+
+
+def _misbehaviour(config: NodeConfig) -> Interpose | None:
+    """What stands between this node and its network if it is to misbehave on purpose (``demo --byzantine``)."""
+    if config.byzantine is None:
+        return None
+    from aicpnode.simulation.byzantine import Disguise, MisbehavingNetwork, Misbehaviour
+
+    kind = Misbehaviour(config.byzantine.value)
+
+    def interpose(mesh: Mesh, identity: Identity, genesis: Genesis, base_hash: Callable[[], bytes]) -> Network:
+        disguise = Disguise(identity=identity, genesis=genesis, base_hash=base_hash)
+        return MisbehavingNetwork(mesh, kind, disguise)
+
+    return interpose
 
 
 async def _until_stopped(node: Node, config: NodeConfig, stopper: Stopper) -> None:

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import trio
 
@@ -20,6 +20,7 @@ from aicpnode.config import NodeConfig, NodeType
 from aicpnode.errors import NotAvailableYet
 from aicpnode.events import Event, EventBus, Notice
 from aicpnode.genesis import Genesis
+from aicpnode.gradients.grad import GradientMesh
 from aicpnode.gradients.participant import Participant
 from aicpnode.identity import Identity
 from aicpnode.interfaces.control import CommandSurface
@@ -48,8 +49,14 @@ STOP_DEADLINE_S = 10.0
 
 log = logging.getLogger(__name__)
 
-Interpose = Callable[[Mesh, Identity, Genesis], Transport]
-"""Stands between consensus and network: how a node is made to misbehave on purpose."""
+
+class Network(Transport, GradientMesh, Protocol):
+    """What consensus and gradients use of the network; ``Mesh`` is one."""
+
+
+Interpose = Callable[[Mesh, Identity, Genesis, Callable[[], bytes]], Network]
+"""Stands between the node and its network: how one is made to misbehave on purpose. The last argument gives the hash
+of the model that the node holds."""
 
 
 class Node:
@@ -163,25 +170,25 @@ class Node:
         )
         self.mesh.bodies.register(Namespace.GENESIS, self._provide_genesis)
         self.mesh.bodies.register(Namespace.BLOB, self._provide_blob)
+        network: Network = self.mesh
+        if self._interpose is not None:
+            network = self._interpose(self.mesh, self.identity, self.genesis, self._model_hash)
         self.participant = Participant(
             identity=self.identity,
             genesis=self.genesis,
             database=self.database,
             blobs=self.blobs,
-            mesh=self.mesh,
+            mesh=network,
             events=self.bus,
             on_opinion=lambda opinion: self.driver.opinion(opinion),
             on_equivocation=lambda first, second: self.driver.note_equivocation(first, second),
         )
-        transport: Transport = self.mesh
-        if self._interpose is not None:
-            transport = self._interpose(self.mesh, self.identity, self.genesis)
         self.driver = Driver(
             identity=self.identity,
             name=config.name,
             agreement=Agreement.of(self.genesis),
             database=self.database,
-            transport=transport,
+            transport=network,
             application=GradientApplication(self.participant, self.identity.key),
             events=self.bus,
             trains=config.trains,
@@ -189,6 +196,9 @@ class Node:
         )
         self.rounds = RoundKeeper(self)
         commands.register(self)
+
+    def _model_hash(self) -> bytes:
+        return self.participant.state.model_hash
 
     def _default_intent(self) -> Intent:
         """A node with rounds to do, or of type training, contributes at once; a full one follows the others."""
