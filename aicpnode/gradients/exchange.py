@@ -177,6 +177,7 @@ class Exchange:
         self._feed(Judged(round=grad.height, author=grad.sender, digest=digest, verdict=YES))
         if self.core.revealed:
             self._mesh.bodies.announce(Namespace.GRADIENT, digest, size)
+        self._mesh.broadcast(grad)
         self._spawn(self._resend, grad)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
@@ -311,8 +312,8 @@ class Exchange:
 
     async def _resend(self, grad: Envelop) -> None:
         while True:
-            self._mesh.broadcast(grad)
             await trio.sleep(RESEND_GRAD_S)
+            self._mesh.broadcast(grad)
 
     async def _fetch(self, action: FetchBody) -> None:
         least = package_bytes_min(self._run.chunks, self._run.parameters.layout)

@@ -37,7 +37,7 @@ class Packages:
     def __init__(self, database: Database, blobs: Blobs) -> None:
         self._database = database
         self._blobs = blobs
-        self._open = _decode_open(database.get_meta(OPEN_ROW))
+        self._open = self._stored_open()
 
     def put(self, round: int, digest: bytes, package: bytes) -> None:
         """Store the verified package of ``digest`` durably. Raises StorageFull or StorageFailed."""
@@ -46,24 +46,33 @@ class Packages:
     def enter(self, round: int, digest: bytes, blob: bytes) -> None:
         """Record a package whose blob is stored; joins a transaction that is open."""
         with self._database.transaction():
-            added = {**self._open, digest: StoredPackage(round=round, blob=blob)}
-            self._database.set_meta(OPEN_ROW, _encode_open(added))
-        self._open = added
+            packages = self._stored_open()
+            packages[digest] = StoredPackage(round=round, blob=blob)
+            self._store_open(packages)
 
     def decide(self, round: int, included: Collection[bytes]) -> None:
         """Keep the packages of ``included`` for good and drop all others of this and earlier rounds."""
         with self._database.transaction():
-            over = {digest: package for digest, package in self._open.items() if package.round <= round}
-            still_open = {digest: package for digest, package in self._open.items() if package.round > round}
-            for digest, package in over.items():
+            packages = self._stored_open()
+            over = [digest for digest, package in packages.items() if package.round <= round]
+            dropped = []
+            for digest in over:
+                package = packages.pop(digest)
                 if digest in included:
                     self._database.set_meta(_row(digest), pack((package.round, package.blob)))
-            if over:
-                self._database.set_meta(OPEN_ROW, _encode_open(still_open))
-        self._open = still_open
-        for digest, package in over.items():
-            if digest not in included:
-                self._blobs.delete(package.blob)
+                else:
+                    dropped.append(package.blob)
+            self._store_open(packages)
+        for blob in dropped:
+            self._blobs.delete(blob)
+
+    def _stored_open(self) -> dict[bytes, StoredPackage]:
+        return _decode_open(self._database.get_meta(OPEN_ROW))
+
+    def _store_open(self, packages: dict[bytes, StoredPackage]) -> None:
+        """Inside a transaction, which keeps other writers out."""
+        self._database.set_meta(OPEN_ROW, _encode_open(packages))
+        self._open = packages
 
     def find(self, digest: bytes) -> StoredPackage | None:
         """Where the package is, or None if it is not here (any more)."""

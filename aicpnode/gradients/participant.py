@@ -178,7 +178,7 @@ class Participant:
         if state.model_hash != model_hash or not fits:
             raise UserError(
                 "A stored model snapshot is not the state that the ledger recorded.",
-                advice="Start the node with an empty data folder, the key file apart: it replays the run from its peers.",
+                advice="Start the node with an empty data folder but the same key: it replays the run from its peers.",
             )
         self._exchange.stop_tasks()
         self._state, self._last_decision = state, None
