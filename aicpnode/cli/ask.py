@@ -102,11 +102,13 @@ def generate(
     wanted = {
         "prompt": text, "tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed,
     }  # fmt: skip
+    from aicpnode.interfaces.render import printable
+
     shown = text
 
     def show(event: JsonObject) -> None:
         nonlocal shown
-        piece = str(event.get("text", ""))
+        piece = printable(str(event.get("text", "")))
         if not as_json:
             typer.echo(shown + piece, nl=False)
             shown = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ def generate_from_checkpoint(path: Path, wanted: JsonObject, show: Callable[[Jso
     ``show`` gets an event for each piece of text. Raises ``UserError`` for a file that is no checkpoint.
     """
     from aicpnode.model.generate import Sampling, generate
+    from aicpnode.model.tokenizer import StreamDecoder
     from aicpnode.model.transformer import Transformer
     from aicpnode.training.checkpoint import read_checkpoint
 
@@ -26,15 +26,16 @@ def generate_from_checkpoint(path: Path, wanted: JsonObject, show: Callable[[Jso
     checkpoint = read_checkpoint(path)
     model = Transformer(checkpoint.config)
     model.load_theta(checkpoint.theta)
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    decoder = StreamDecoder()
     began = time.perf_counter()
     text = ""
     for piece in generate(model, str(wanted["prompt"]).encode(), tokens=wanted["tokens"], sampling=sampling):
-        decoded = decoder.decode(piece)
-        if decoded:
+        if decoded := decoder.feed(piece):
             show({"text": decoded})
             text += decoded
-    text += decoder.decode(b"", final=True)
+    if rest := decoder.finish():
+        show({"text": rest})
+        text += rest
     return {
         "text": text,
         "tokens_per_s": wanted["tokens"] / max(time.perf_counter() - began, 1e-9),

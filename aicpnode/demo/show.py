@@ -28,7 +28,7 @@ from aicpnode.founding import found_run_folder
 from aicpnode.genesis import Founder
 from aicpnode.identity import Identity
 from aicpnode.interfaces.control import JsonObject
-from aicpnode.interfaces.render import duration
+from aicpnode.interfaces.render import duration, printable
 
 RUN_FOLDER = "run"
 SAMPLE_PROMPT = "def "
@@ -148,7 +148,9 @@ def tell_ending(ending: Ending, plans: Sequence[NodePlan], console: Console) -> 
     console.print(in_terminal(result, width=min(CHART_WIDTH_MAX, console.width - 12)))
     console.print(f"Picture: {picture}", markup=False, soft_wrap=True)
     console.print(
-        Panel(Text(ending.sample), title="the model writes", title_align="left", width=min(100, console.width))
+        Panel(
+            Text(printable(ending.sample)), title="the model writes", title_align="left", width=min(100, console.width)
+        )
     )
     console.print(hashes_table(result, plans))
     console.print(_costs(result), markup=False)

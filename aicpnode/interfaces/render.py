@@ -6,6 +6,7 @@ that a node does not know (yet) are shown as a dash, never as a guess.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -83,9 +84,9 @@ def render_why(result: JsonObject) -> RenderableType:
     """What the node waits for, on whom, for how long, and what happens next."""
     table = _table("waiting for", "on", "since", "next")
     for wait in result.get("waits") or []:
-        who = ", ".join(escape(str(name)) for name in wait.get("who") or []) or UNKNOWN
+        who = ", ".join(_text(name) for name in wait.get("who") or []) or UNKNOWN
         table.add_row(_text(wait.get("what")), who, duration(wait.get("since_s")), _text(wait.get("next")))
-    parts: list[RenderableType] = [Text(str(result.get("summary", "")), style="bold")]
+    parts: list[RenderableType] = [Text(printable(str(result.get("summary", ""))), style="bold")]
     if table.row_count:
         parts.append(table)
     parts.append(Text(f"roster: {render_roster(result.get('roster') or {})}"))
@@ -105,7 +106,8 @@ def render_peers(result: JsonObject) -> RenderableType:
     parts: list[RenderableType] = [table if table.row_count else Text("No peers are connected.")]
     for dial in result.get("dialing") or []:
         error, again = dial.get("error") or "no answer yet", duration(dial.get("next_try_s"))
-        parts.append(Text(f"dialing {dial.get('address')}: {dial.get('attempts')} attempts, {error}, next in {again}"))
+        line = f"dialing {dial.get('address')}: {dial.get('attempts')} attempts, {error}, next in {again}"
+        parts.append(Text(printable(line)))
     return Group(*parts)
 
 
@@ -154,7 +156,7 @@ def render_test(result: JsonObject) -> RenderableType:
     votes = _table("member", "ready", "verdicts")
     for vote in result.get("votes") or []:
         entries = ", ".join(f"{e.get('author')}: {e.get('verdict')}" for e in vote.get("entries") or []) or UNKNOWN
-        votes.add_row(_text(vote.get("member")), "yes" if vote.get("ready") else "no", escape(entries))
+        votes.add_row(_text(vote.get("member")), "yes" if vote.get("ready") else "no", _text(entries))
     phases = _table("phase", "ms")
     for phase in result.get("phases") or []:
         phases.add_row(_text(phase.get("name")), _number(phase.get("ms"), 1))
@@ -194,6 +196,13 @@ def duration(value: Any) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
 
 
+def printable(text: str) -> str:
+    """``text`` without control characters but tab and newline: a model or a peer must not steer the terminal."""
+    return "".join(
+        char if char in "\n\t" or unicodedata.category(char) != "Cc" else "\N{REPLACEMENT CHARACTER}" for char in text
+    )
+
+
 def _state(result: JsonObject) -> str:
     if result.get("diverged"):
         return "[bold red]diverged[/]: this node's state differs from the certified one"
@@ -215,7 +224,7 @@ def _training(training: JsonObject) -> str:
 
 
 def _text(value: Any) -> str:
-    return UNKNOWN if value is None else escape(str(value))
+    return UNKNOWN if value is None else escape(printable(str(value)))
 
 
 def _number(value: Any, digits: int) -> str:

@@ -18,7 +18,7 @@ from rich.markup import escape
 from aicpnode.errors import AicpError, NotAvailableYet, UserError
 from aicpnode.interfaces.control import CommandCaller, JsonObject
 from aicpnode.interfaces.lines import LineSource
-from aicpnode.interfaces.render import render
+from aicpnode.interfaces.render import printable, render
 
 PROMPT = "p2p> "
 WORDS = (
@@ -152,14 +152,16 @@ class Repl:
 
         async def show(event: JsonObject) -> None:
             elapsed_ms = 1000 * (time.monotonic() - started)
-            phase, detail = escape(str(event.get("phase", ""))), escape(str(event.get("detail", "")))
+            phase, detail = (escape(printable(str(event.get(key, "")))) for key in ("phase", "detail"))
             self._console.print(f"[dim]{elapsed_ms:9.1f} ms[/]  [cyan]{phase:<16}[/] {detail}", highlight=False)
 
         self._console.print(render("test", await self._caller.call("test", {}, emit=show)))
 
     async def _generate(self, rest: str) -> None:
         async def show(event: JsonObject) -> None:
-            self._console.print(str(event.get("text", "")), end="", markup=False, highlight=False, soft_wrap=True)
+            self._console.print(
+                printable(str(event.get("text", ""))), end="", markup=False, highlight=False, soft_wrap=True
+            )
 
         self._console.print(rest, end="", markup=False, highlight=False, style="bold", soft_wrap=True)
         try:
