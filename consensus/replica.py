@@ -94,13 +94,17 @@ class Replica:
         timing: Timing,
         ledger: LedgerState,
         restored: Restored | None = None,
+        voting_from: int | None = 1,
     ) -> None:
+        """``voting_from`` is the first height in which this member signs anything: above 1 after it lost its memory of
+        what it signed (section 5), None while it is not known yet."""
         self.key = key
         self.ledger = ledger
         self.opinion: Opinion | None = None
         self.pool = OperationPool()
         self.pacemaker = Pacemaker(timing)
         self.diverged = False
+        self.voting_from = voting_from
         self.state_hash: bytes | None = None
         self._crypto = crypto
         self._rules = rules
@@ -172,8 +176,13 @@ class Replica:
         return self._catchup.is_behind(self.height)
 
     @property
+    def is_mute(self) -> bool:
+        """Whether this member must not sign: its state is not the certified one, or it may have signed before."""
+        return self.diverged or self.voting_from is None or self.height < self.voting_from
+
+    @property
     def is_voter(self) -> bool:
-        return self.roster.is_active(self.key) and not self.diverged
+        return self.roster.is_active(self.key) and not self.is_mute
 
     # ---- events
 
@@ -519,7 +528,7 @@ class Replica:
 
     def _try_ballot(self) -> bool:
         member = self.roster.by_key(self.key)
-        if member is None or self.state_hash is None or self.diverged or self.step is not Step.PROPOSE:
+        if member is None or self.state_hash is None or self.is_mute or self.step is not Step.PROPOSE:
             return False
         if self.book.of(self.key, MessageKind.BALLOT, self.view) is not None:
             return False
