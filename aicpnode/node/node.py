@@ -284,6 +284,11 @@ class Node:
     def model_hash_hex(self) -> str | None:
         return self.participant.state.model_hash.hex() if self.is_loaded else None
 
+    @property
+    def applied_round(self) -> int:
+        """Rounds whose outcome is in the model that this node holds."""
+        return self.participant.state.round if self.is_loaded else 0
+
     def name_of(self, key: bytes) -> str:
         """A member's or peer's name for people."""
         return report.name_of(self, key)
