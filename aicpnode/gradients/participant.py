@@ -105,9 +105,13 @@ class Participant:
         events: EventBus,
         on_opinion: Callable[[Opinion], None],
         on_equivocation: Callable[[Envelop, Envelop], None] = lambda _first, _second: None,
+        may_propose: Callable[[int], bool] = lambda _round: True,
         score: Score | None = None,
     ) -> None:
-        """``on_opinion`` and ``on_equivocation`` are called from the event loop and must not block."""
+        """``may_propose(round)``: whether this key has surely signed no GRAD of that round before its store was lost.
+
+        ``on_opinion`` and ``on_equivocation`` are called from the event loop and must not block.
+        """
         self.restored_from: Applied | None = None
         """The record of the snapshot that ``run`` started from; None: the initial model of the genesis."""
         self._identity = identity
@@ -138,6 +142,7 @@ class Participant:
         self._contributor = Contributor(
             identity=identity, run=self._run, own=self._own, events=events, objection=self._objection
         )
+        self._may_propose = may_propose
         self._apply_lock = trio.Lock()
         self._submit_lock = trio.Lock()
         self._moved = trio.Event()
@@ -346,6 +351,8 @@ class Participant:
         """Why an own proposal for the task would come to nothing, or None."""
         if self._context is None or task.round != self._context.round or task.base_hash != self.state.model_hash:
             return "the round was decided before this node was done."
+        if not self._may_propose(task.round):
+            return "the store of this node was lost, and it may have proposed to this round before."
         if task.round <= self._own.latest_round:
             return "this node has proposed to a later round already."
         if self._exchange.core.saw_body:

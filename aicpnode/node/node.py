@@ -31,7 +31,7 @@ from aicpnode.network.peers import Address
 from aicpnode.node import commands, report
 from aicpnode.node.application import GradientApplication
 from aicpnode.node.rounds import RoundKeeper
-from aicpnode.node.start import genesis_blobs, settle_genesis
+from aicpnode.node.start import genesis_blobs, note_first_use, settle_genesis
 from aicpnode.replication.agreement import Agreement
 from aicpnode.replication.driver import Driver, Transport
 from aicpnode.replication.explain import Wait
@@ -143,6 +143,7 @@ class Node:
         self.identity = await trio.to_thread.run_sync(Identity.load_or_create, self.config.key_path)
         self.database = self._stack.enter_context(await trio.to_thread.run_sync(Database.open, directory))
         self.blobs = self._stack.enter_context(Blobs(directory / BLOBS_FOLDER))
+        await trio.to_thread.run_sync(note_first_use, directory, self.identity.key, self.database)
         self.genesis = await settle_genesis(self.config, self.identity, self.database, self.blobs)
         self.network_id = self.genesis.network_id
         self._connect_rooms()
@@ -180,6 +181,7 @@ class Node:
             blobs=self.blobs,
             mesh=network,
             events=self.bus,
+            may_propose=lambda round_number: self.driver.may_propose(round_number),
             on_opinion=lambda opinion: self.driver.opinion(opinion),
             on_equivocation=lambda first, second: self.driver.note_equivocation(first, second),
         )

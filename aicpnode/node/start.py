@@ -14,22 +14,52 @@ from pathlib import Path
 import trio
 
 from aicpnode.config import NodeConfig
+from aicpnode.envelop.codec import pack
 from aicpnode.errors import RemoteError, UserError
 from aicpnode.genesis import Founder, Genesis, read_genesis
 from aicpnode.gradients.state import initial_state
 from aicpnode.identity import Identity, short
 from aicpnode.network.discovery import fetch_genesis
 from aicpnode.network.peers import Address
+from aicpnode.replication.driver import AMNESIA_META
 from aicpnode.storage.blobs import Blobs
 from aicpnode.storage.database import Database
+from aicpnode.storage.faults import sync_directory
 
 GENESIS_META = "genesis"
+OWNER_META = "owner"
+USED_MARKER = "identity.used"
+"""Lies beside the key file once the key may have signed; it outlives a database that is moved away."""
 GENESIS_BLOBS_FOLDER = "blobs"
 FETCH_TIMEOUT_S = 10.0
 RETRY_S_MIN = 0.5
 RETRY_S_MAX = 15.0
 
 log = logging.getLogger(__name__)
+
+
+def note_first_use(directory: Path, key: bytes, database: Database) -> None:
+    """Tie the database to the key, and notice one that was lost: then this member must not sign what it may have
+    signed before (consensus specification, section 5).
+
+    UserError if the database belongs to another key.
+    """
+    marker = directory / USED_MARKER
+    owner = database.get_meta(OWNER_META)
+    if owner is not None and owner != key:
+        raise UserError(
+            f"The database in {directory} belongs to another key ({short(owner)}) than the key file ({short(key)}).",
+            advice="Put the right key file back, or use another --data-dir for this key.",
+        )
+    if owner is None:
+        with database.transaction():
+            if marker.exists():
+                database.set_meta(AMNESIA_META, pack((0, 0)))
+                log.warning("the database of this member is gone: it follows until it is safe to vote again")
+            database.set_meta(OWNER_META, key)
+    if not marker.exists():
+        marker.touch(mode=0o600)
+        sync_directory(directory)
 
 
 async def settle_genesis(config: NodeConfig, identity: Identity, database: Database, blobs: Blobs) -> Genesis:

@@ -43,6 +43,7 @@ from aicpnode.replication.application import Application, DecidedTraining, Inclu
 from aicpnode.replication.crypto import MemberCrypto
 from aicpnode.replication.intent import Intent, Wish, wanted
 from aicpnode.replication.ledger import DURABLE, DecidedBlock, LedgerStore, state_hash
+from aicpnode.replication.recovery import SAFE_ROUNDS, Amnesia
 from aicpnode.storage.database import Database
 from consensus.events import (
     Applied,
@@ -83,6 +84,9 @@ DECISION_TIMES_KEPT = 64
 JITTER = 0.2
 JOIN_NONCE_BYTES = 16
 INTENT_META = "intent"
+AMNESIA_META = "amnesia"
+"""Absent: this store remembers all that its key signed. Else (voting from height, proposing from round), zeros while
+not known."""
 
 
 class Transport(Protocol):
@@ -147,6 +151,8 @@ class Driver:
         self.messages_sent = 0
         self.applied_height = 0
         self.state_hash = b""
+        self.proposing_from: int | None = 0
+        self.amnesia: Amnesia | None = None
         self.replica = self._load()
         raw = database.get_meta(INTENT_META)
         self.intent = default_intent if raw is None else Intent.decode(raw)
@@ -163,7 +169,20 @@ class Driver:
             timing=self._agreement.timing,
             ledger=ledger,
             restored=restored,
+            voting_from=self._remembered(),
         )
+
+    def _remembered(self) -> int | None:
+        """The first height to sign in: 1 unless the store was lost, None while that is not settled."""
+        raw = self._database.get_meta(AMNESIA_META)
+        if raw is None:
+            return 1
+        voting_from, proposing_from = cast("tuple[int, int]", unpack(raw))
+        if voting_from:
+            self.proposing_from = proposing_from
+            return voting_from
+        self.amnesia, self.proposing_from = Amnesia(self._identity.key), None
+        return None
 
     # ---- for the rooms above
 
@@ -222,6 +241,10 @@ class Driver:
         )
         self._put(OperationReceived(operation=operation, own=True))
         return operation
+
+    def may_propose(self, round_number: int) -> bool:
+        """False while a lost store may have known another proposal of this key for that round."""
+        return self.proposing_from is not None and round_number >= self.proposing_from
 
     def note_equivocation(self, first: Envelop, second: Envelop) -> None:
         """Two GRADs of one author for one round: kept as evidence by whoever holds them; here counted and said."""
@@ -405,6 +428,9 @@ class Driver:
 
     def _on_head(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
         self.note_heard(envelop.sender)
+        if self.amnesia is not None:
+            self.amnesia.heard(envelop.sender, envelop.height, self.ledger)
+            self._intent_wakeup.set()
         self._put_remote(HeadAnnounced(peer=envelop.sender, height=envelop.height))
 
     def _on_request(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
@@ -485,6 +511,8 @@ class Driver:
             with trio.move_on_after(INTENT_PERIOD_S):
                 await self._intent_wakeup.wait()
             self._intent_wakeup = trio.Event()
+            if self.amnesia is not None:
+                await self._try_to_remember(self.amnesia)
             if self.is_behind or self.replica.pool.own():
                 continue
             request, intent = wanted(
@@ -499,6 +527,18 @@ class Driver:
                 await self.set_intent(intent)
             if request is not None:
                 self.submit(request.kind, *request.arguments)
+
+    async def _try_to_remember(self, amnesia: Amnesia) -> None:
+        """Once enough verified heads are known, settle durably from which height on this member signs again."""
+        ledger = self.ledger
+        voting_from = amnesia.first_safe_height(ledger)
+        if voting_from is None:
+            return
+        proposing_from = ledger.round + SAFE_ROUNDS
+        raw = pack((voting_from, proposing_from))
+        await trio.to_thread.run_sync(self._database.set_meta, AMNESIA_META, raw)
+        self.replica.voting_from, self.proposing_from, self.amnesia = voting_from, proposing_from, None
+        self._notice("warning", f"this store was lost: this member votes again from height {voting_from} on")
 
     # ---- decisions
 

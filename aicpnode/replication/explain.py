@@ -40,6 +40,10 @@ def replica_waits(replica: Replica, name_of: Callable[[bytes], str]) -> list[Wai
     if replica.diverged:
         text = f"nothing: the state of this node at height {replica.height - 1} is not the certified one"
         return [Wait(what=text, next="restore this node from a backup or an empty data directory")]
+    if replica.voting_from is None or replica.height < replica.voting_from:
+        until = "the heads of a quorum of others" if replica.voting_from is None else f"height {replica.voting_from}"
+        text = f"{until}: the store of this member was lost, so it must not sign what it may have signed already"
+        return [Wait(what=text, next="it follows and votes again from there on")]
     if replica.is_behind:
         return [Wait(what=f"decided blocks from height {replica.height} on", next="peers that are ahead are asked")]
     if replica.state_hash is None:
