@@ -20,6 +20,7 @@ GENERATE_TOKENS_MAX = 1_000_000
 TEST_ROUNDS_WAITED = 4
 """The test of a round gives up after so many round lengths: by then ``why`` knows the reason."""
 TEST_MARGIN_S = 20.0
+PROBE_LIMIT_S = 30.0
 
 
 class NodeCommands:
@@ -42,6 +43,7 @@ class NodeCommands:
         surface.register_stream("generate", self._generate, help="continue a text")
         surface.register("evaluate", self._evaluate, help="validation loss of the agreed model")
         surface.register("blacklist", self._blacklist, help="banned members")
+        surface.register("probe", self._probe, help="have the members decide an operation that changes nothing")
         surface.register("quit", self._quit, help="stop the node")
 
     async def _status(self, args: JsonObject) -> JsonObject:
@@ -64,6 +66,16 @@ class NodeCommands:
 
     async def _blacklist(self, args: JsonObject) -> JsonObject:
         raise NotAvailableYet("The blacklist")
+
+    async def _probe(self, args: JsonObject) -> JsonObject:
+        """Repeats what the ledger says of this member's contribution, and waits until that is decided."""
+        node = self._node
+        limit_s = _number(args, "limit_s", PROBE_LIMIT_S)
+        began = trio.current_time()
+        with trio.move_on_after(limit_s):
+            height = await node.driver.probe()
+            return {"height": height, "ms": 1000 * (trio.current_time() - began)}
+        raise UserError(f"Nothing was decided within {limit_s:g} s. {report.why(node)['summary']}", advice="See why.")
 
     async def _quit(self, args: JsonObject) -> JsonObject:
         if args.get("stop") is not True:

@@ -34,7 +34,7 @@ from aicpnode.envelop.kinds import (
     vote_attachment,
     vote_envelop,
 )
-from aicpnode.errors import MalformedError
+from aicpnode.errors import MalformedError, UserError
 from aicpnode.events import BlockDecided, EventBus, Notice, PhaseReached, RoundApplied
 from aicpnode.identity import Identity, short
 from aicpnode.network.peers import PeerInfo
@@ -271,6 +271,21 @@ class Driver:
             }
             for record in body.ballots
         ]
+
+    async def probe(self) -> int:
+        """Have the members decide an operation that changes nothing; the height by which it is decided.
+
+        UserError if this node is no member.
+        """
+        standing = self.ledger.standing(self._identity.key)
+        if standing is None:
+            raise UserError("This node is no member yet.", advice="See why.")
+        until_round = standing.until_round if self.ledger.contributes(self._identity.key) else 0
+        operation = self.submit(OperationKind.CONTRIBUTE, until_round)
+        while standing is None or standing.sequence < operation.sequence:
+            await self.wait_change()
+            standing = self.ledger.standing(self._identity.key)
+        return self.head
 
     async def wait_change(self) -> None:
         """Until a block is decided or applied."""
