@@ -35,11 +35,24 @@ RECEIVE_BYTES = 65_536
 SEND_BATCH_BYTES = 16_384
 """Small frames are sent together up to this."""
 SEND_SLICE_BYTES = 16_384
+"""At a time to a stream that is no socket."""
 SEND_STALL_S = 2.0
-"""A peer that does not take one slice in this time is left."""
+"""A peer that takes nothing for so long is left."""
 GOODBYE_S = 0.25
 """How long the last frame, which says why, may take."""
 PING_BYTES = 16
+
+
+async def _send_some(stream: trio.abc.SendStream, data: memoryview) -> int:
+    """Send the beginning of ``data``; returns how many bytes it was. ``send_all`` would not tell of any progress."""
+    if not isinstance(stream, trio.SocketStream):
+        part = data[:SEND_SLICE_BYTES]
+        await stream.send_all(part)
+        return len(part)
+    try:
+        return await stream.socket.send(data)
+    except OSError as error:
+        raise trio.BrokenResourceError(f"sending failed: {error}") from error
 
 
 async def send_last_words(stream: trio.abc.HalfCloseableStream, data: bytes) -> None:
@@ -332,16 +345,17 @@ class Connection:
                 break
             frames.append(frame)
             size += len(frame)
-        return self._session.outgoing(b"".join(frames)) if frames else b""
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        return self._session.outgoing(data) if data else b""
 
     async def _send(self, data: bytes) -> None:
         self._sending, self._stalled_s, self._at_frame_boundary = True, 0.0, False
-        view = memoryview(data)
-        for start in range(0, len(data), SEND_SLICE_BYTES):
-            part = view[start : start + SEND_SLICE_BYTES]
-            await self._stream.send_all(part)
-            self.bytes_sent += len(part)
+        rest = memoryview(data)
+        while rest:
+            sent = await _send_some(self._stream, rest)
+            self.bytes_sent += sent
             self._stalled_s = 0.0
+            rest = rest[sent:]
         self._sending, self._at_frame_boundary = False, True
 
     def _lost(self, reason: str) -> None:

@@ -59,13 +59,14 @@ class Dialer:
         self._schedule.add(address, origin=origin, key=key, now_s=trio.current_time())
         self._wakeup.set()
 
-    def told(self, entries: Iterable[tuple[bytes, Address | None]], teller_host: str) -> None:
-        """The peer at ``teller_host`` says whom it is connected to."""
+    def told(self, entries: Iterable[tuple[bytes, str]], teller_host: str) -> None:
+        """The peer at ``teller_host`` says whom it is connected to. MalformedError if an address is none."""
         connected = self._connected()
-        for key, address in entries:
-            meant = as_seen_from(address, teller_host) if address is not None and key not in connected else None
-            if meant is not None:
-                self.add(meant, origin=Origin.HEARSAY, key=key)
+        for key, text in entries:
+            if text and key not in connected:
+                meant = as_seen_from(Address.from_peer(text), teller_host)
+                if meant is not None:
+                    self.add(meant, origin=Origin.HEARSAY, key=key)
 
     def disconnected(self, key: bytes) -> None:
         self._schedule.disconnected(key, trio.current_time())

@@ -37,6 +37,8 @@ POLITE_DELAY_S = 0.5
 """Both ends of a missing link learn of each other at once; the one with the larger key lets the other dial first."""
 PEERS_TOLD_MAX = 160
 """Entries in one PEERS message; it must fit into a frame."""
+ADDRESS_MAX = 80
+"""Characters of an address in PEERS: the longest IPv6 address with a scope, and a port."""
 GENESIS_NAMESPACE = 3
 GENESIS_BYTES_MAX = 4 << 20
 
@@ -179,19 +181,22 @@ def encode_peers(entries: Iterable[tuple[bytes, Address | None]]) -> bytes:
     return payload
 
 
-def decode_peers(payload: bytes) -> list[tuple[bytes, Address | None]]:
-    """MalformedError on anything that ``encode_peers`` does not produce."""
+def decode_peers(payload: bytes) -> list[tuple[bytes, str]]:
+    """(key, address text or "") of each entry; the texts of interest are parsed by ``Address.from_peer``.
+
+    MalformedError on anything that ``encode_peers`` does not produce.
+    """
     value = unpack(payload, max_bytes=PAYLOAD_BYTES_MAX)
     if not isinstance(value, tuple) or len(value) > PEERS_TOLD_MAX:
         raise MalformedError(f"PEERS is an array of at most {PEERS_TOLD_MAX} entries")
-    entries: list[tuple[bytes, Address | None]] = []
+    entries: list[tuple[bytes, str]] = []
     for item in value:
         if not isinstance(item, tuple) or len(item) != 2:
             raise MalformedError("an entry of PEERS is a key and an address")
         key, text = item
-        if not isinstance(key, bytes) or len(key) != KEY_BYTES or not isinstance(text, str):
+        if not isinstance(key, bytes) or len(key) != KEY_BYTES or not isinstance(text, str) or len(text) > ADDRESS_MAX:
             raise MalformedError("an entry of PEERS is a key and an address")
-        entries.append((key, Address.from_peer(text) if text else None))
+        entries.append((key, text))
     return entries
 
 

@@ -1,7 +1,8 @@
 """What each peer's faults have cost it, here and for now. Pure: the caller tells the time.
 
-Everybody starts with ``SCORE_MAX`` points, faults subtract, time gives back. Below ``BAN_SCORE`` a peer is banned for a while that
-doubles with each ban. This is one node's own opinion; that the members exclude somebody is decided in the ledger.
+Everybody starts with ``SCORE_MAX`` points, faults subtract, time gives back. Below ``BAN_SCORE`` a peer is banned for
+a while that doubles with each ban. This is one node's own opinion; that the members exclude somebody is decided in
+the ledger.
 """
 
 from __future__ import annotations

@@ -194,8 +194,9 @@ class Transfer:
         if not self._waits_for(donor):
             self._progress_s = now_s  # it was not asked for anything: other transfers use its budget
             return
-        silent_s = now_s - max(self._progress_s, progress_s(donor))
-        if silent_s >= STALL_S or (silent_s >= SWITCH_S and self._available(now_s, ranked) is not None):
+        last_s = max(self._progress_s, progress_s(donor))
+        another = now_s >= last_s + SWITCH_S and self._available(now_s, ranked) is not None
+        if another or now_s >= last_s + STALL_S:
             self.fail(donor, now_s)
 
     def _ask(self, now_s: float, donor: bytes, budget: int) -> list[Ask]:
