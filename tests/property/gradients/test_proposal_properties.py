@@ -105,7 +105,10 @@ def test_changed_package_is_never_the_committed_one(parameters, place, bit, cut)
     changed[int(place * len(changed))] ^= 1 << bit
     changed = bytes(changed[:cut] if cut < 0 else changed + bytes(cut))
     assert not is_package_of(changed, proposal.digest, parameters.layout)
-    assert judge(changed, expectation=expectation(changed, parameters)).ruling is Ruling.NO
+    verdict = judge(changed, expectation=expectation(changed, parameters))
+    if verdict.ruling is Ruling.YES:  # then only what the author says of itself has changed
+        header, honest = split_package(changed)[0], proposal.header
+        assert (header.tokens, header.offsets_hash) != (honest.tokens, honest.offsets_hash)
 
 
 @settings(max_examples=150, deadline=None)
