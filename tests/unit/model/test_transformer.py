@@ -131,9 +131,7 @@ def test_rotary_phases_stay_float32_when_the_model_is_cast() -> None:
 def test_rotation_depends_on_the_distance_alone() -> None:
     table = RotaryTable(CONFIG, torch.device("cpu"))
     q, k = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(1))
-    products = [
-        float((table.rotate(q, start + 3) * table.rotate(k, start)).sum().detach()) for start in (0, 5, 20)
-    ]
+    products = [float((table.rotate(q, start + 3) * table.rotate(k, start)).sum().detach()) for start in (0, 5, 20)]
     assert products == pytest.approx([products[0]] * 3, abs=1e-5)
 
 
