@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import trio
+
 from aicpnode.envelop.codec import content_id
 from aicpnode.gradients.exchange import RoundContext as GradientRound
 from aicpnode.gradients.participant import DecidedProposal, DecidedRound, Participant
 from aicpnode.replication.application import DecidedTraining, RoundContext
+from aicpnode.storage.blobs import Blobs
 
 
 class GradientApplication:
     """Translates; holds nothing."""
 
-    def __init__(self, participant: Participant, key: bytes) -> None:
+    def __init__(self, participant: Participant, key: bytes, blobs: Blobs) -> None:
         self._participant = participant
         self._key = key
+        self._blobs = blobs
 
     def model_hash(self) -> bytes:
         return self._participant.state.model_hash
@@ -46,3 +50,6 @@ class GradientApplication:
 
     async def snapshot(self) -> bytes:
         return await self._participant.snapshot()
+
+    async def forget_snapshot(self, digest: bytes) -> None:
+        await trio.to_thread.run_sync(self._blobs.delete, digest)

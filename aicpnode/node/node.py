@@ -18,7 +18,7 @@ import trio
 
 from aicpnode.config import NodeConfig, NodeType
 from aicpnode.errors import NotAvailableYet
-from aicpnode.events import Event, EventBus, Notice
+from aicpnode.events import Event, EventBus
 from aicpnode.genesis import Genesis
 from aicpnode.gradients.grad import GradientMesh
 from aicpnode.gradients.participant import Participant
@@ -150,6 +150,7 @@ class Node:
         nursery = await self._stack.enter_async_context(_stopping_nursery(self._before_stop))
         self.address = await nursery.start(self.mesh.run)
         await nursery.start(self._serve_control)
+        nursery.start_soon(self.rounds.run)
         nursery.start_soon(self._bring_up)
 
     def _connect_rooms(self) -> None:
@@ -191,7 +192,7 @@ class Node:
             agreement=Agreement.of(self.genesis),
             database=self.database,
             transport=network,
-            application=GradientApplication(self.participant, self.identity.key),
+            application=GradientApplication(self.participant, self.identity.key, self.blobs),
             events=self.bus,
             trains=config.trains,
             default_intent=self._default_intent(),
@@ -236,7 +237,6 @@ class Node:
             restored = self.participant.restored_from
             applied = 0 if restored is None else restored.height
             self.phase = "replaying the ledger"
-            nursery.start_soon(self.rounds.run)
             await nursery.start(lambda task_status: self.driver.run(applied_height=applied, task_status=task_status))
             self.phase = "running"
             if self.config.trains:
@@ -273,11 +273,12 @@ class Node:
             return
         self.phase = "stopping"
         with trio.move_on_after(STOP_DEADLINE_S) as scope:
-            if self.role is not None and self.driver.ledger.round > 0:
-                await self.role.checkpoint()
+            if self.role is not None:
+                self.role.stop()
+                if self.applied_round > 0:
+                    await self.role.checkpoint()
             await self.driver.record_snapshot()
         if scope.cancelled_caught:
-            self.bus.publish(Notice(level="warning", text="stopped without a last checkpoint: it took too long"))
             log.warning("stopped without a last checkpoint: it took longer than %g s", STOP_DEADLINE_S)
 
     # ---- what reports need

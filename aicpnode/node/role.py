@@ -53,6 +53,7 @@ class TrainingRole:
             device=device,
         )
         self._saving = trio.Lock()
+        self._training = trio.CancelScope()
         self._restore()
 
     def _agreed(self) -> AgreedModel:
@@ -79,7 +80,13 @@ class TrainingRole:
             return
 
     async def run(self) -> None:
-        await self.engine.run()
+        """Train until cancelled or stopped."""
+        with self._training:
+            await self.engine.run()
+
+    def stop(self) -> None:
+        """End training: the step that is under way is the last one."""
+        self._training.cancel()
 
     async def checkpoint(self) -> Path:
         """Write one now; waits for a running round's optimizer."""

@@ -1,8 +1,9 @@
-"""Keeps the figures of every round, durable and queryable, and triggers what happens every so many rounds."""
+"""Keeps the figures of every round, logs notices, and triggers what happens every so many rounds."""
 
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -13,8 +14,12 @@ from aicpnode.replication.explain import Wait
 if TYPE_CHECKING:
     from aicpnode.node.node import Node
 
+LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 LAST_OUTCOMES_SHOWN = 32
 ROUNDS_REPLY_MAX = 10_000
+
+
+log = logging.getLogger(__name__)
 
 
 class RoundKeeper:
@@ -22,14 +27,17 @@ class RoundKeeper:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._subscription = node.bus.subscribe()
 
     async def run(self) -> None:
         """Until cancelled. Figures that come too fast to be kept are lost and said so, never waited for."""
-        subscription = self._node.bus.subscribe()
+        subscription = self._subscription
         try:
             lost = 0
             async for event in subscription:
-                if isinstance(event, RoundApplied):
+                if isinstance(event, Notice):
+                    log.log(LEVELS[event.level], "%s", event.text)
+                elif isinstance(event, RoundApplied):
                     await self._keep(event)
                 elif isinstance(event, ValidationMeasured):
                     await self._update(event.round, {"val_loss": event.loss})

@@ -61,3 +61,7 @@ class Application(Protocol):
     async def snapshot(self) -> bytes:
         """Store the state as a blob; its digest."""
         ...
+
+    async def forget_snapshot(self, digest: bytes) -> None:
+        """Delete a snapshot that nothing refers to any more."""
+        ...

@@ -9,7 +9,6 @@ are not.
 
 from __future__ import annotations
 
-import logging
 import random
 import statistics as stats
 import time
@@ -71,8 +70,6 @@ from consensus.membership import LedgerState
 from consensus.messages import Ballot, Operation, OperationKind, Vote
 from consensus.replica import Replica
 
-log = logging.getLogger(__name__)
-
 INPUTS_QUEUED_MAX = 4096
 """Of peers; beyond that they are dropped and counted."""
 BATCH_INPUTS_MAX = 64
@@ -82,6 +79,7 @@ DECISIONS_REPLY_BYTES = 512 << 10
 SERVE_QUEUE_MAX = 64
 DECISION_TIMES_KEPT = 64
 JITTER = 0.2
+SNAPSHOTS_KEPT = 2
 JOIN_NONCE_BYTES = 16
 INTENT_META = "intent"
 AMNESIA_META = "amnesia"
@@ -374,7 +372,6 @@ class Driver:
                 )
 
     def _notice(self, level: str, text: str) -> None:
-        log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
         self._events.publish(Notice(level=level, text=text))
 
     def _member_name(self, key: bytes) -> str:
@@ -664,6 +661,8 @@ class Driver:
         snapshot = await self._application.snapshot() if due else None
         if ledger.height > 0:
             await trio.to_thread.run_sync(self._record_applied, ledger, hashed, model_hash, snapshot)
+            if snapshot is not None:
+                await self._prune_snapshots()
         self.applied_height, self.state_hash = ledger.height, hashed
         self._put(Applied(height=ledger.height, state_hash=hashed))
         if ledger.height == self.head:
@@ -678,6 +677,15 @@ class Driver:
             model_hash=model_hash,
             snapshot=snapshot,
         )
+
+    async def _prune_snapshots(self) -> None:
+        """Keep the newest ones: a damaged snapshot still leaves an older one to replay from."""
+        snapshots = await trio.to_thread.run_sync(self._database.snapshots)
+        kept = {applied.snapshot for applied in snapshots[:SNAPSHOTS_KEPT]}
+        for applied in snapshots[SNAPSHOTS_KEPT:]:
+            await trio.to_thread.run_sync(self._database.forget_snapshot, applied.height)
+            if applied.snapshot is not None and applied.snapshot not in kept:
+                await self._application.forget_snapshot(applied.snapshot)
 
     async def record_snapshot(self) -> None:
         """Store the model as it is now, so that a restart replays nothing (called at a clean stop)."""
@@ -695,6 +703,7 @@ class Driver:
                 snapshot=row.snapshot,
             )
         )
+        await self._prune_snapshots()
 
 
 __all__ = ["Agreement", "Driver", "Transport", "Wish"]
