@@ -27,6 +27,7 @@ from aicpnode.identity import Identity
 from aicpnode.model.config import TransformerConfig
 from aicpnode.model.generate import Sampling, generate
 from aicpnode.model.transformer import Transformer
+from aicpnode.training.background import run_in_background
 from aicpnode.training.bigram import bigram_loss
 from aicpnode.training.checkpoint import Checkpoint, write_checkpoint
 from aicpnode.training.data import Dataset
@@ -333,7 +334,7 @@ async def _in_thread(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch)
-        result = await trio.to_thread.run_sync(work, flag.is_set)
+        result = await run_in_background(partial(work, flag.is_set))
         # What was done before a cancellation arrived is not returned: the caller is being cancelled too.
         await trio.lowlevel.checkpoint_if_cancelled()
         nursery.cancel_scope.cancel()
