@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aicpnode.network.mesh import Mesh
     from aicpnode.node import Node
     from aicpnode.node.node import Interpose, Network
+    from aicpnode.storage.lock import DataDirLock
 
 EXIT_INTERRUPTED = 130
 
@@ -75,10 +76,29 @@ def run(
     }  # fmt: skip
     from aicpnode.config import NodeConfig
 
-    start(NodeConfig.load(config, given).with_free_port(), watch_stdin=watch_stdin)
+    settled, lock = claim_directory(NodeConfig.load(config, given))
+    with lock:
+        start(settled, lock, watch_stdin=watch_stdin)
 
 
-def start(config: NodeConfig, *, watch_stdin: bool) -> None:
+def claim_directory(config: NodeConfig) -> tuple[NodeConfig, DataDirLock]:
+    """Settle port and data directory, and take the directory's lock.
+
+    Nodes that are started at the same moment may settle on the same port: whoever comes second to its directory moves
+    on, unless the user named it.
+    """
+    from aicpnode.storage.lock import DataDirLock, DataDirLocked
+
+    while True:
+        settled = config.with_free_port()
+        try:
+            return settled, DataDirLock(settled.directory)
+        except DataDirLocked:
+            if config.node_id is not None or config.data_dir is not None or config.p2p_port_explicit:
+                raise
+
+
+def start(config: NodeConfig, lock: DataDirLock, *, watch_stdin: bool) -> None:
     """Keep the limits, set up logging, and run the node in this process until it stops."""
     from aicpnode.limits import limit_memory, limit_threads
     from aicpnode.logs import configure_logging
@@ -93,10 +113,10 @@ def start(config: NodeConfig, *, watch_stdin: bool) -> None:
 
     import trio
 
-    trio.run(_serve, config, watch_stdin)
+    trio.run(_serve, config, lock, watch_stdin)
 
 
-async def _serve(config: NodeConfig, watch_stdin: bool) -> None:
+async def _serve(config: NodeConfig, lock: DataDirLock, watch_stdin: bool) -> None:
     import trio
 
     from aicpnode.node import Node
@@ -107,7 +127,7 @@ async def _serve(config: NodeConfig, watch_stdin: bool) -> None:
         if watch_stdin:
             background.start_soon(_stop_at_end_of_stdin, stopper)
         with stopper.stopping_here():
-            async with Node(config, interpose=_misbehaviour(config)) as node:
+            async with Node(config, lock=lock, interpose=_misbehaviour(config)) as node:
                 # A stop ends this inner scope, so that the node shuts down without being cancelled itself.
                 with stopper.stopping_here():
                     await _announce(node.surface, config)

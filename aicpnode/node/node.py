@@ -65,7 +65,10 @@ class Node:
     ``surface`` holds every command; ``stats``, ``health`` and ``events`` are the same for programs.
     """
 
-    def __init__(self, config: NodeConfig, *, interpose: Interpose | None = None) -> None:
+    def __init__(
+        self, config: NodeConfig, *, lock: DataDirLock | None = None, interpose: Interpose | None = None
+    ) -> None:
+        """``lock`` is that of the data directory, if the caller holds it already; it stays the caller's."""
         if config.node_type is NodeType.ANNOTATION:
             raise NotAvailableYet("The node type annotation")
         self.config = config
@@ -75,6 +78,7 @@ class Node:
         self.started_s = time.monotonic()
         self.address = Address(config.p2p_host, config.p2p_port)
         self.role: TrainingRole | None = None
+        self._lock = lock
         self._interpose = interpose
         self._stack = AsyncExitStack()
         self._stop = trio.Event()
@@ -139,7 +143,8 @@ class Node:
     async def _open(self) -> None:
         directory = self.config.directory
         await trio.to_thread.run_sync(lambda: directory.mkdir(mode=0o700, parents=True, exist_ok=True))
-        self._stack.enter_context(DataDirLock(directory))
+        if self._lock is None:
+            self._stack.enter_context(DataDirLock(directory))
         self.identity = await trio.to_thread.run_sync(Identity.load_or_create, self.config.key_path)
         self.database = self._stack.enter_context(await trio.to_thread.run_sync(Database.open, directory))
         self.blobs = self._stack.enter_context(Blobs(directory / BLOBS_FOLDER))
