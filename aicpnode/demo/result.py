@@ -17,16 +17,15 @@ FLOAT32_BYTES = 4
 class DemoResult:
     """The outcome of a demo that did all its rounds.
 
-    Losses are in nats a byte. ``training_loss`` and ``validation_loss`` are points (round, loss); ``final_loss`` is the
-    validation loss on the whole validation text at the end. ``hashes`` are model hashes in hex by node index, None if a
-    node (a Byzantine one) did not tell.
+    Losses are in nats a byte, as points (round, loss), measured on the model that the round started from. The last one
+    of ``validation_loss`` was measured at the end, on the whole validation text. ``hashes`` are model hashes in hex by
+    node index, None if a node (a Byzantine one) did not tell.
     """
 
     options: DemoOptions
     seconds: float
     training_loss: tuple[tuple[float, float], ...]
     validation_loss: tuple[tuple[float, float], ...]
-    final_loss: float
     bigram_loss: float
     hashes: tuple[str | None, ...]
     accepted: int
@@ -36,6 +35,11 @@ class DemoResult:
     parameters: int
     rss_mb: tuple[float | None, ...]
     training_share: float | None
+
+    @property
+    def final_loss(self) -> float:
+        """Validation loss at the end, in nats a byte."""
+        return self.validation_loss[-1][1]
 
     @property
     def equal(self) -> bool:
@@ -54,7 +58,7 @@ class DemoResult:
             "nodes": self.options.nodes,
             "rounds": self.options.rounds,
             "seconds": round(self.seconds, 3),
-            "val_loss": [loss for _, loss in self.validation_loss] + [self.final_loss],
+            "val_loss": [loss for _, loss in self.validation_loss],
             "bigram_loss": self.bigram_loss,
             "state_hashes": [self.hashes[index] for index in self.options.honest],
             "accepted": self.accepted,
@@ -81,6 +85,7 @@ def summarise(
     """Put together what the nodes told at the end: ``statuses`` by index, ``rounds`` a list for each honest node."""
     witness = (statuses[options.honest[0]].get("proposals")) or {}
     honest = [statuses[index] for index in options.honest]
+    final_loss = float(evaluation["val_loss"])
     decision_ms = _known(status.get("decision_ms_p50") for status in honest)
     shares = _known((status.get("training") or {}).get("share") for status in honest)
     sent = sum(_known(status.get("wire_bytes_sent") for status in statuses.values()))
@@ -89,8 +94,7 @@ def summarise(
         options=options,
         seconds=seconds,
         training_loss=by_round(rounds, "loss"),
-        validation_loss=by_round(rounds, "val_loss"),
-        final_loss=float(evaluation["val_loss"]),
+        validation_loss=(*by_round(rounds, "val_loss"), (float(options.rounds), final_loss)),
         bigram_loss=float(evaluation["bigram_loss"]),
         hashes=tuple(node.get("model_hash") for node in nodes),
         accepted=int(witness.get("accepted") or 0),

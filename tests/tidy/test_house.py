@@ -15,6 +15,7 @@ TREES = {path: ast.parse(path.read_text()) for package in PACKAGES for path in s
 """The source files, parsed."""
 FUNCTION_LINES_MAX = 70
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:root|work|Users|home/\w+)/\w")
+HEADING = re.compile(r"^#+ (.*)$", flags=re.MULTILINE)
 UNTOLD_FOLDERS = {".git", ".venv", "build", "dist"}
 
 
@@ -112,6 +113,18 @@ def test_functions_fit_on_a_screen() -> None:
         and (length := node.end_lineno - node.lineno + 1) > FUNCTION_LINES_MAX
     ]
     assert too_long == []
+
+
+def test_readme_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    anchors = {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in HEADING.findall(text)}
+    dead = [
+        target
+        for target in re.findall(r"\]\(([^)\s]+)\)", text)
+        if not target.startswith("http")
+        and not (target[1:] in anchors if target.startswith("#") else (ROOT / target).exists())
+    ]
+    assert dead == []
 
 
 def test_no_path_of_one_machine() -> None:
