@@ -9,10 +9,13 @@ import trio
 
 from aicpnode.envelop.codec import MAX_WIRE_BYTES, Kind, encode
 from aicpnode.errors import PENALTY_MALFORMED, RemoteError
-from aicpnode.events import PeerDisconnected
+from aicpnode.events import PeerConnected, PeerDisconnected
+from aicpnode.network import admission
 from aicpnode.network.discovery import encode_peers
 from aicpnode.network.framing import FrameType, Lane
+from aicpnode.network.handshakes import SessionLost
 from aicpnode.network.peers import Address
+from aicpnode.network.session import RefusalCode
 
 
 async def test_a_broadcast_reaches_everybody_in_order_with_its_attachment(network):
@@ -96,8 +99,12 @@ async def test_a_wrong_signature_costs_the_peer_that_sent_it_until_it_is_banned(
         await peer.send(FrameType.ENVELOP, forged, Lane.VOTES)
         goodbye = await peer.receive(FrameType.REFUSE)
         assert b"banned here" in goodbye.payload and b"signature" in goodbye.payload
-    await network.until(lambda: node.mesh.statistics()["banned"] == 1)
+    await network.until(lambda: node.mesh.peers() == [])
     assert node.texts() == ["vote"]
+    with pytest.raises(SessionLost, match="banned here for") as lost:
+        async with puppet(second, node.address):
+            pass
+    assert lost.value.code is RefusalCode.BANNED
 
 
 async def test_an_envelop_of_another_network_is_refused(network, puppet):
@@ -201,3 +208,44 @@ async def test_told_addresses_of_nobody_are_dialled_and_forgotten(network, puppe
         await network.until(lambda: node.mesh.dialing() != [])
         await network.until(lambda: node.mesh.dialing() == [])
         assert len(node.mesh.peers()) == 1
+
+
+async def test_a_vote_overtakes_the_bodies_that_wait_before_it(network, puppet):
+    first, second = network.identities(2)
+    node = await network.start(first)
+    async with puppet(second, node.address) as reader:
+        reader.stream.setsockopt(*_small_receive_buffer())
+        await network.until(lambda: len(node.mesh.peers()) == 1)
+        queued = 0
+        while node.mesh.send(second.key, node.envelop("bulk", kind=Kind.BLOCK, seq=queued), bytes(900_000)):
+            queued += 1
+        assert node.mesh.send(second.key, node.envelop("vote"))
+        messages = [await reader.receive(FrameType.ENVELOP)]
+        while messages[-1].lane is not Lane.VOTES:
+            messages.append(await reader.receive(FrameType.ENVELOP))
+    assert len(messages) < queued / 2
+
+
+async def test_callbacks_are_told_who_comes_and_goes(network, puppet):
+    first, second = network.identities(2)
+    node = await network.start(first)
+    log = []
+    node.mesh.on_connect(lambda info: log.append(("connected", info.key, info.name, info.inbound, info.head_height)))
+    node.mesh.on_disconnect(lambda info: log.append(("disconnected", info.key)))
+    async with puppet(second, node.address, head_height=41):
+        await network.until(lambda: len(log) == 1)
+    await network.until(lambda: len(log) == 2)
+    assert log == [("connected", second.key, "puppet", True, 41), ("disconnected", second.key)]
+
+
+async def test_a_full_node_says_so(network, puppet, monkeypatch):
+    monkeypatch.setattr(admission, "PEERS_MAX", 1)
+    first, second, third = network.identities(3)
+    node = await network.start(first)
+    async with puppet(second, node.address):
+        await network.until(lambda: len(node.mesh.peers()) == 1)
+        with pytest.raises(SessionLost, match="full"):
+            async with puppet(third, node.address):
+                pass
+        async with puppet(second, node.address):  # but who is in may come again
+            await network.until(lambda: len(node.happened(PeerConnected)) == 2)
