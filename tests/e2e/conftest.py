@@ -46,7 +46,7 @@ POLL_S = 0.1
 ANSWER_S = 30.0
 TAIL_BYTES = 12_000
 ROUND_MS = 3000
-WORDS = "the model of a run is agreed by hash and every member can prove that it holds the same bits as all".split()
+WORDS = "the model of a run is agreed by hash and every member can prove that it holds the same bits as all"
 RUNNING = pytest.StashKey[list["NodeProcess"]]()
 _port_numbers = itertools.count(10_000 + 61 * (os.getpid() % 300))
 """Below the ports that outgoing connections use, and apart from those of other test processes."""
@@ -226,8 +226,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def text(tmp_path: Path) -> Path:
     """A small text to train on."""
     path = tmp_path / "text.txt"
-    words = random.Random(1)
-    path.write_text(" ".join(words.choice(WORDS) for _ in range(24_000)))
+    words, chooser = WORDS.split(), random.Random(1)
+    path.write_text(" ".join(chooser.choice(words) for _ in range(24_000)))
     return path
 
 
