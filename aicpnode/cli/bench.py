@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from aicpnode.cli.later import ANY_ARGUMENTS, refuse
-from aicpnode.cli.options import JsonOption, print_json
+from aicpnode.cli.options import JsonOption, console, print_json
 
 app = typer.Typer(help="Measure this build on this machine.", no_args_is_help=True)
 
@@ -23,13 +25,20 @@ def consensus(as_json: JsonOption = False) -> None:
 
 
 @app.command("training")
-def training(as_json: JsonOption = False) -> None:
+def training(
+    seconds: Annotated[float, typer.Option(min=1.0, help="How long to measure each way.")] = 20.0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; default all.")] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Training and generation speed of one process, against a plain loop."""
     from aicpnode.bench import training as bench
+    from aicpnode.interfaces.render import render_plain
 
-    result = bench.run()
+    result = bench.run(seconds=seconds, threads=threads, report=lambda line: typer.echo(line, err=True))
     if as_json:
         print_json(result)
+    else:
+        console().print(render_plain(result))
 
 
 for _name in LATER:
