@@ -32,8 +32,11 @@ from aicpnode.network.framing import FrameType, Lane, Message
 from aicpnode.network.transfer import Transfer
 
 REQUESTS_PER_PEER_MAX = 8
-REQUESTS_MAX = 64
-"""Chunks asked for and not answered yet, in all: 3.75 MiB in flight."""
+"""Chunks asked of one peer and not answered yet."""
+REQUEST_S_MAX = 30.0
+"""After so long an answer is not expected any more."""
+REQUESTS_MAX = 128
+"""Chunks waited for by all transfers: 7.5 MiB in flight."""
 TRANSFERS_MAX = 32
 """Bodies that are being received at the same time; more wait for their turn."""
 BUFFERED_BYTES_MAX = 256 << 20
@@ -104,12 +107,19 @@ class _Fetch:
     ranked: list[bytes] | None = None
     result: bytes | None = None
 
+    def look_again(self) -> None:
+        """Donors changed."""
+        self.ranked = None
+        self.wakeup.set()
 
-@dataclass(slots=True, frozen=True)
+
+@dataclass(slots=True)
 class _Request:
-    fetch: _Fetch
+    fetch: _Fetch | None
+    """None: the body is not wanted any more, but the answer still comes and occupies the donor."""
     donor: bytes
     offset: int
+    asked_s: float
 
 
 class Bodies:
@@ -130,7 +140,8 @@ class Bodies:
         self._providers: dict[int, Provider] = {}
         self._own: OrderedDict[tuple[int, bytes], int] = OrderedDict()
         self._announced: dict[bytes, OrderedDict[tuple[int, bytes], int]] = {}
-        self._fetches: dict[tuple[int, bytes], _Fetch] = {}
+        self._fetches: dict[tuple[int, bytes, int], _Fetch] = {}
+        """By namespace, digest and largest size allowed."""
         self._requests: dict[int, _Request] = {}
         self._asked: Counter[bytes] = Counter()
         self._serving: Counter[bytes] = Counter()
@@ -161,23 +172,28 @@ class Bodies:
     ) -> bytes:
         """The body named ``digest``, at most ``max_size`` bytes, for which ``verify`` is true. Tries until cancelled.
 
-        ``prefer`` are keys of peers to ask first. Equal fetches at the same time share one transfer. ``verify`` runs
-        in a worker thread for bodies above ``VERIFY_IN_THREAD_BYTES``.
+        ``prefer`` are keys of peers to ask first. Equal fetches at the same time share one transfer. ``verify`` must
+        depend on the digest alone, because a donor pays for what it refuses; it runs in a worker thread for bodies
+        above ``VERIFY_IN_THREAD_BYTES``.
         """
-        while (running := self._fetches.get((namespace, digest))) is not None:
+        name = (namespace, digest, max_size)
+        while (running := self._fetches.get(name)) is not None:
+            running.prefer = (*prefer, *running.prefer)
+            running.look_again()
             await running.finished.wait()
-            body = running.result
-            if body is not None and len(body) <= max_size and await _verified(verify, body):
-                return body
+            if running.result is not None and await _verified(verify, running.result):
+                return running.result
         transfer = Transfer(size_max=max_size, started_s=trio.current_time())
         fetch = _Fetch(namespace, digest, transfer, tuple(prefer), self._rng.random())
-        self._fetches[namespace, digest] = fetch
+        self._fetches[name] = fetch
         try:
             fetch.result = await self._pull(fetch, verify)
             return fetch.result
         finally:
-            del self._fetches[namespace, digest]
-            self._forget_requests(lambda request: request.fetch is fetch)
+            del self._fetches[name]
+            for request in self._requests.values():
+                if request.fetch is fetch:
+                    request.fetch = None
             fetch.finished.set()
             self._pump_all()
 
@@ -206,17 +222,20 @@ class Bodies:
         """Carry out what the transfer wants to ask for now."""
         now_s = trio.current_time()
         before = fetch.transfer.tried
+        transfers = [other.transfer for other in self._fetches.values()]
 
         def budget(peer: bytes) -> int:
-            if not fetch.transfer.active and self._active() >= TRANSFERS_MAX:
+            if not fetch.transfer.active and sum(other.active for other in transfers) >= TRANSFERS_MAX:
                 return 0
-            return min(REQUESTS_PER_PEER_MAX - self._asked[peer], REQUESTS_MAX - len(self._requests))
+            self._forget_requests(lambda request: request.donor == peer and now_s - request.asked_s > REQUEST_S_MAX)
+            in_flight = sum(other.outstanding for other in transfers)
+            return min(REQUESTS_PER_PEER_MAX - self._asked[peer], REQUESTS_MAX - in_flight)
 
         asks = fetch.transfer.step(now_s, self._rank(fetch), budget=budget, progress_s=self._last_progress_s)
         for ask in asks:
             request = self._next_request
             self._next_request = (request + 1) & 0xFFFFFFFF
-            self._requests[request] = _Request(fetch, ask.donor, ask.offset)
+            self._requests[request] = _Request(fetch, ask.donor, ask.offset, now_s)
             self._asked[ask.donor] += 1
             want = encode_want(request, fetch.namespace, fetch.digest, ask.offset, ask.length)
             self._send(ask.donor, FrameType.WANT, Lane.CONTROL, want)
@@ -225,9 +244,6 @@ class Bodies:
     def _pump_all(self) -> None:
         for fetch in self._fetches.values():
             fetch.wakeup.set()
-
-    def _active(self) -> int:
-        return sum(1 for fetch in self._fetches.values() if fetch.transfer.active)
 
     def _last_progress_s(self, peer: bytes) -> float:
         return self._progress_s.get(peer, 0.0)
@@ -294,11 +310,10 @@ class Bodies:
         announced.move_to_end((namespace, digest))
         while len(announced) > ANNOUNCEMENTS_PER_PEER_MAX:
             announced.popitem(last=False)
-        fetch = self._fetches.get((namespace, digest))
-        if fetch is not None:
-            fetch.transfer.announced(peer)
-            fetch.ranked = None
-            fetch.wakeup.set()
+        for fetch in self._fetches.values():
+            if fetch.digest == digest and fetch.namespace == namespace:
+                fetch.transfer.announced(peer)
+                fetch.look_again()
 
     def _handle_want(self, peer: bytes, payload: bytes, *, guest: bool) -> None:
         request, namespace, digest, offset, length = decode_want(payload)
@@ -324,6 +339,8 @@ class Bodies:
 
         if self._send(peer, FrameType.CHUNK, Lane.BULK, read, size=count):
             self._serving[peer] += 1
+        else:
+            self._send(peer, FrameType.NOT_FOUND, Lane.CONTROL, encode_not_found(request))
 
     def _handle_chunk(self, peer: bytes, payload: bytes) -> None:
         request, total, data = decode_chunk(payload)
@@ -332,6 +349,9 @@ class Bodies:
             return
         now_s = trio.current_time()
         self._progress_s[peer] = now_s
+        if entry.fetch is None:
+            self._pump_all()
+            return
         fault = entry.fetch.transfer.chunk(peer, entry.offset, total, data, now_s)
         self._trim()
         self._pump_all()
@@ -340,17 +360,17 @@ class Bodies:
 
     def _handle_not_found(self, peer: bytes, payload: bytes) -> None:
         entry = self._answered(peer, decode_not_found(payload))
-        if entry is not None:
+        if entry is not None and entry.fetch is not None:
             self._announced[peer].pop((entry.fetch.namespace, entry.fetch.digest), None)
             entry.fetch.transfer.fail(peer, trio.current_time())
-            entry.fetch.ranked = None
-            self._pump_all()
+            entry.fetch.look_again()
+        self._pump_all()
 
     def _answered(self, peer: bytes, request: int) -> _Request | None:
-        """The request that ``peer`` answers; None if it is not wanted any more."""
+        """The request that ``peer`` answers; None if its answer was not expected any more."""
         entry = self._requests.get(request)
         if entry is None or entry.donor != peer:
-            self._counts["late_answers"] += 1
+            self._counts["unexpected_answers"] += 1
             return None
         del self._requests[request]
         self._asked[peer] -= 1
@@ -358,8 +378,7 @@ class Bodies:
 
     def _donors_changed(self) -> None:
         for fetch in self._fetches.values():
-            fetch.ranked = None
-            fetch.wakeup.set()
+            fetch.look_again()
 
     def _trim(self) -> None:
         transfers = [fetch.transfer for fetch in self._fetches.values()]
@@ -392,14 +411,14 @@ class Bodies:
         """Counts since the start, and what is under way now."""
         return {
             "fetching": len(self._fetches),
-            "requests_in_flight": len(self._requests),
+            "requests_in_flight": sum(fetch.transfer.outstanding for fetch in self._fetches.values()),
             "buffered_bytes": sum(fetch.transfer.received for fetch in self._fetches.values()),
             "fetched": self._counts["fetched"],
             "fetched_bytes": self._counts["fetched_bytes"],
             "served_bytes": self._counts["served_bytes"],
             "refuted": self._counts["refuted"],
             "donor_failures": self._counts["donor_failures"],
-            "late_answers": self._counts["late_answers"],
+            "unexpected_answers": self._counts["unexpected_answers"],
         }
 
 

@@ -18,6 +18,8 @@ SWITCH_S = 1.0
 """Without a byte for so long, another donor is asked if there is one."""
 STALL_S = 5.0
 """Without a byte for so long, the donor is given up; the minimum rate is therefore 12 KiB/s."""
+RECHECK_S = 1.0
+"""Whether a donor that was busy with other transfers may be asked now."""
 COOLING_S_MIN = 0.25
 COOLING_S_MAX = 8.0
 
@@ -55,12 +57,18 @@ class Transfer:
     """Offset -> donor, answers outstanding."""
     _next_offset: int = 0
     _progress_s: float = 0.0
+    _stepped_s: float = 0.0
     _donors: dict[bytes, _Donor] = field(default_factory=dict)
 
     @property
     def active(self) -> bool:
         """It holds or awaits bytes from a donor."""
         return self.donor is not None and bool(self._chunks or self._asked)
+
+    @property
+    def outstanding(self) -> int:
+        """Chunks asked for that are still waited for."""
+        return len(self._asked)
 
     @property
     def complete(self) -> bool:
@@ -86,9 +94,12 @@ class Transfer:
         """
         if self.complete:
             return []
+        self._stepped_s = now_s
         self._leave_slow_donor(now_s, ranked, progress_s)
+        if self.donor is not None and not self._asked and budget(self.donor) < 1:
+            self.donor = None  # busy with other transfers, or silent: perhaps somebody else has it too
         if self.donor is None:
-            self.donor = self._available(now_s, ranked)
+            self.donor = self._available(now_s, [peer for peer in ranked if budget(peer) > 0])
             self._progress_s = now_s
             if self.alone:
                 self.discard()
@@ -97,15 +108,13 @@ class Transfer:
         return self._ask(now_s, self.donor, budget(self.donor))
 
     def next_wakeup_s(self, progress_s: Callable[[bytes], float], ranked: Sequence[bytes]) -> float:
-        """When ``step``, just called, may have something to do although nothing arrives; infinity if never."""
+        """When ``step``, just called, may have something to do though nothing arrives; infinity if nobody is there."""
         cool_s = [
             self._donors[peer].cool_until_s if peer in self._donors else 0.0 for peer in ranked if peer != self.donor
         ]
         available_s = min(cool_s, default=float("inf"))
-        if self.donor is None:
-            return available_s
-        if not self._waits_for(self.donor):
-            return float("inf")
+        if self.donor is None:  # whoever is available now has no budget
+            return available_s if available_s > self._stepped_s else self._stepped_s + RECHECK_S
         last_s = max(self._progress_s, progress_s(self.donor))
         return min(last_s + STALL_S, max(last_s + SWITCH_S, available_s))
 
@@ -114,8 +123,8 @@ class Transfer:
         if self._asked.get(offset) == donor:
             del self._asked[offset]
         if total > self.size_max:
-            self.fail(donor, now_s)
-            return f"a body of {total} bytes where at most {self.size_max} are expected"
+            self.fail(donor, now_s)  # perhaps whoever told us the size lied, not this donor
+            return None
         if len(data) != min(CHUNK_BYTES, max(0, total - offset)):
             self.fail(donor, now_s)
             return f"a chunk of {len(data)} bytes at {offset} of {total}"
@@ -141,8 +150,8 @@ class Transfer:
         record.failures = min(record.failures + 1, 16)
         if self.donor == donor:
             self.donor = None
-            self._next_offset = 0
         self._asked = {offset: asked for offset, asked in self._asked.items() if asked != donor}
+        self._next_offset = 0
 
     def announced(self, donor: bytes) -> None:
         """``donor`` says that it has the body: it may be asked at once."""
@@ -177,9 +186,6 @@ class Transfer:
         self.total = None
         self._next_offset = 0
 
-    def _waits_for(self, donor: bytes) -> bool:
-        return donor in self._asked.values()
-
     def _available(self, now_s: float, ranked: Sequence[bytes]) -> bytes | None:
         fresh = _Donor()
         for peer in ranked:
@@ -189,10 +195,7 @@ class Transfer:
 
     def _leave_slow_donor(self, now_s: float, ranked: Sequence[bytes], progress_s: Callable[[bytes], float]) -> None:
         donor = self.donor
-        if donor is None:
-            return
-        if not self._waits_for(donor):
-            self._progress_s = now_s  # it was not asked for anything: other transfers use its budget
+        if donor is None or not self._asked:
             return
         last_s = max(self._progress_s, progress_s(donor))
         another = now_s >= last_s + SWITCH_S and self._available(now_s, ranked) is not None
@@ -206,6 +209,8 @@ class Transfer:
             self._asked[0] = donor
             self._progress_s = now_s
             return [Ask(donor=donor, offset=0, length=CHUNK_BYTES)]
+        if not self._asked:
+            self._progress_s = now_s
         asks: list[Ask] = []
         room = min(budget, WINDOW_CHUNKS - sum(1 for asked in self._asked.values() if asked == donor))
         while len(asks) < room and self._next_offset < self.total:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import trio
@@ -147,6 +148,23 @@ async def test_the_second_donor_serves_when_the_first_stalls(network, puppet):
         assert await fetch(asker, prefer=[stalling.key]) == BODY
         assert trio.current_time() - started_s < 3.0
         await stalled.receive(FrameType.WANT)
+
+
+async def test_a_donor_that_answers_nothing_holds_up_no_number_of_fetches(network, puppet):
+    """Requests that it leaves unanswered count against its own budget only, also when nobody wants them any more."""
+    asker_identity, donor_identity, stalling = network.identities(3)
+    asker = await network.start(asker_identity)
+    donor = await network.start(donor_identity, asker.address)
+    bodies = [random.Random(number).randbytes(3 * CHUNK_BYTES) for number in range(60)]
+    holds(donor, *bodies)
+    async with puppet(stalling, asker.address):
+        await network.until(lambda: len(asker.mesh.peers()) == 2)
+        for batch in (bodies[:30], bodies[30:]):
+            async with trio.open_nursery() as nursery:
+                for body in batch:
+                    nursery.start_soon(partial(fetch, asker, body, prefer=[stalling.key]))
+    assert asker.mesh.statistics()["bodies_fetched"] == 60
+    assert asker.mesh.statistics()["bodies_requests_in_flight"] == 0
 
 
 async def test_the_second_donor_serves_when_the_first_leaves_in_the_middle(network, puppet):
