@@ -1,1 +1,1 @@
-
+"""The transformer, its layout in one flat vector, and text generation."""

@@ -32,6 +32,8 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
+    """Attention and gated feed-forward, each behind a norm and beside a residual path."""
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self._eps = config.norm_eps

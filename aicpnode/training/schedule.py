@@ -15,6 +15,8 @@ FLOOR = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
+    """Learning rate: warm-up by this node's own steps, decay by the run's rounds."""
+
     peak: float
     """Full learning rate."""
     warmup_steps: int

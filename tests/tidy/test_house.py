@@ -73,7 +73,7 @@ def test_every_room_has_its_place_in_the_import_contract() -> None:
 def test_readme_tree_names_what_exists() -> None:
     tree = readme_tree()
     missing = [path for path in tree if not (ROOT / path).exists()]
-    assert missing == []
+    assert not missing, "\n".join(missing)
     assert [path for path, purpose in tree.items() if not purpose] == [], "every line says what it is for"
 
 
@@ -87,7 +87,8 @@ def test_readme_tree_leaves_no_folder_out() -> None:
 
 
 def test_source_files_open_with_their_theory() -> None:
-    assert [name_of(path) for path, tree in TREES.items() if not ast.get_docstring(tree)] == []
+    silent = [name_of(path) for path, tree in TREES.items() if not ast.get_docstring(tree)]
+    assert not silent, "\n".join(silent)
 
 
 def test_public_classes_with_behaviour_are_documented() -> None:
@@ -100,7 +101,7 @@ def test_public_classes_with_behaviour_are_documented() -> None:
         and not ast.get_docstring(node)
         and any(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in node.body)
     ]
-    assert undocumented == []
+    assert not undocumented, "\n".join(undocumented)
 
 
 def test_functions_fit_on_a_screen() -> None:
@@ -112,7 +113,7 @@ def test_functions_fit_on_a_screen() -> None:
         and node.end_lineno is not None
         and (length := node.end_lineno - node.lineno + 1) > FUNCTION_LINES_MAX
     ]
-    assert too_long == []
+    assert not too_long, "\n".join(too_long)
 
 
 def test_readme_links_lead_somewhere() -> None:
@@ -124,7 +125,7 @@ def test_readme_links_lead_somewhere() -> None:
         if not target.startswith("http")
         and not (target[1:] in anchors if target.startswith("#") else (ROOT / target).exists())
     ]
-    assert dead == []
+    assert not dead, "\n".join(dead)
 
 
 def test_no_path_of_one_machine() -> None:
@@ -135,7 +136,7 @@ def test_no_path_of_one_machine() -> None:
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
             if MACHINE_PATH.search(line):
                 found.append(f"{name_of(path)}:{number}: {line.strip()[:80]}")
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 def test_scripts_are_executable_and_portable() -> None:
