@@ -6,12 +6,17 @@ verdict in a block is covered by its signer's signature, which ``validate_block`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
 from consensus.membership import LedgerRules, LedgerState, apply_training, next_state, select_operations
 from consensus.messages import (
+    BLOCK_BASE_WEIGHT,
     ENTRIES_PER_AUTHOR_MAX,
+    OBSERVER_WEIGHT,
+    OPERATIONS_WEIGHT_MAX,
+    TABLE_ROW_WEIGHT,
     Ballot,
     BallotEntry,
     BallotRecord,
@@ -23,7 +28,9 @@ from consensus.messages import (
     Operation,
     TrainingDecision,
     Verdict,
+    ballot_weight,
     ballots_root,
+    block_weight_max,
     observer_ballot,
     operations_root,
     roster_hash,
@@ -37,6 +44,8 @@ _UNKNOWN_ID = bytes(HASH_BYTES)
 
 def ballot_is_well_formed(ballot: Ballot, roster: Roster) -> bool:
     """Entries sorted, of roster authors, at most two an author and one yes among them."""
+    if len(ballot.entries) > ENTRIES_PER_AUTHOR_MAX * len(roster.members):
+        return False
     keys = [(entry.author_index, entry.digest) for entry in ballot.entries]
     if keys != sorted(set(keys)):
         return False
@@ -76,15 +85,24 @@ def build_block(
     ballots: list[Ballot],
     observers: list[Ballot],
     operations: Iterable[Operation],
-) -> Block:
-    """A fresh block of ``view`` from ``ballots`` (ACTIVE, all with this state hash and hv = -1)."""
+) -> Block | None:
+    """A fresh block of ``view`` from ``ballots`` (ACTIVE, all with this state hash and hv = -1).
+
+    Ballots beyond a quorum are left out where they would make the block too large; None if that does not help.
+    """
     roster = ledger.roster
+    room = block_weight_max(roster) - BLOCK_BASE_WEIGHT - OBSERVER_WEIGHT * len(observers)
+    ballots = _fitting_ballots(ballots, roster, room - OPERATIONS_WEIGHT_MAX)
     training = None
     if ready_power(ballots, roster) >= roster.quorum and ledger.contributors():
         training = TrainingDecision(round=ledger.round, included=certified(ballots, roster))
     table = tuple(sorted({(e.author_index, e.digest) for ballot in ballots for e in ballot.entries}))
     base = ledger if training is None else apply_training(ledger, training)
-    chosen, _state = select_operations(base, operations, rules)
+    room -= len(ballots) * ballot_weight(len(table))
+    room -= TABLE_ROW_WEIGHT * (len(table) + (0 if training is None else len(training.included)))
+    if room < 0:
+        return None
+    chosen, _state = select_operations(base, operations, rules, weight_max=min(room, OPERATIONS_WEIGHT_MAX))
     body = Body(
         table=table,
         ballots=tuple(_record(ballot, table, roster) for ballot in ballots),
@@ -96,6 +114,22 @@ def build_block(
         operations=chosen,
     )
     return Block(header=_header(ledger, rules, crypto, view, state_hash, body), body=body)
+
+
+def _fitting_ballots(ballots: list[Ballot], roster: Roster, room: int) -> list[Ballot]:
+    """Leave out those that bring most rows of their own, as far as a quorum remains, until the rest fits."""
+    kept = list(ballots)
+    while True:
+        holders = Counter((e.author_index, e.digest) for ballot in kept for e in ballot.entries)
+        # Every author with a row may stand in ``included`` as well.
+        rows = len(holders) + len({author for author, _digest in holders})
+        if TABLE_ROW_WEIGHT * rows + len(kept) * ballot_weight(len(holders)) <= room:
+            return kept
+        power = sum(roster.power(ballot.signer) for ballot in kept)
+        spare = [ballot for ballot in kept if power - roster.power(ballot.signer) >= roster.quorum]
+        if not spare:
+            return kept
+        kept.remove(max(spare, key=lambda b: sum(holders[(e.author_index, e.digest)] == 1 for e in b.entries)))
 
 
 def _index(roster: Roster, key: bytes) -> int:
@@ -197,6 +231,8 @@ def refuse_block(block: Block, *, ledger: LedgerState, rules: LedgerRules, crypt
         return "does not build on this ledger"
     if header.epoch != roster.epoch or header.roster_hash != roster_hash(crypto, roster):
         return "another roster"
+    if body.weight > block_weight_max(roster):
+        return "too large"
     if body.training is not None and body.training.round != ledger.round:
         return "training of another round"
     ballots, observers = ballots_of(block, ledger), observers_of(block, ledger)

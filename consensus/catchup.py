@@ -5,7 +5,8 @@ A claimed height is a hint: a liar costs one request, then the next peer is aske
 
 from __future__ import annotations
 
-PEERS_KEPT = 256
+STRANGERS_KEPT = 64
+"""Peers that are no members and whose claims are kept. All members' claims are: strangers cannot crowd them out."""
 RETRY_MAX_MS = 5_000
 
 
@@ -13,26 +14,43 @@ class CatchUp:
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._heads: dict[bytes, int] = {}
+        self._strangers: set[bytes] = set()
+        self._donor: bytes | None = None
         self._asked: list[bytes] = []
         self._attempts = 0
         self._waiting = False
 
-    def heard(self, peer: bytes, head: int, height: int) -> bool:
+    def heard(self, peer: bytes, head: int, height: int, *, is_member: bool) -> bool:
         """``peer`` claims to have decided ``head``. True if a request should be scheduled now."""
-        if peer == self._key or (peer not in self._heads and len(self._heads) >= PEERS_KEPT):
+        if peer == self._key:
             return False
+        if is_member:
+            self._strangers.discard(peer)
+        elif peer not in self._strangers:
+            if len(self._strangers) >= STRANGERS_KEPT and not self._forget_stranger_below(head):
+                return False
+            self._strangers.add(peer)
         self._heads[peer] = max(head, self._heads.get(peer, 0))
         if head < height or self._waiting:
             return False
         self._waiting = True
         return True
 
-    def is_behind(self, height: int) -> bool:
-        return any(head >= height for head in self._heads.values())
+    def _forget_stranger_below(self, head: int) -> bool:
+        last = min(self._strangers, key=lambda key: (self._heads[key], key))
+        if self._heads[last] >= head:
+            return False
+        self._strangers.discard(last)
+        del self._heads[last]
+        return True
 
     def next_target(self, height: int) -> bytes | None:
-        """The next peer to ask for ``height``: each of those ahead once, the furthest first, then again."""
-        ahead = sorted((key for key, head in self._heads.items() if head >= height), key=lambda k: (-self._heads[k], k))
+        """The next peer to ask for ``height``: each of those ahead once, then again.
+
+        First whoever was asked last when decisions came, then members, then the furthest: a liar is not asked first
+        after every answer.
+        """
+        ahead = sorted(self.ahead(height), key=lambda k: (k != self._donor, k in self._strangers, -self._heads[k], k))
         if not ahead:
             self._waiting = False
             return None
@@ -41,6 +59,8 @@ class CatchUp:
             # Everybody ahead was asked in vain: their claims are forgotten unless they are repeated.
             for key in ahead:
                 del self._heads[key]
+                self._strangers.discard(key)
+            self._donor = None
             self._asked.clear()
             fresh = ahead
         self._asked.append(fresh[0])
@@ -50,9 +70,15 @@ class CatchUp:
     def retry_ms(self, delta_ms: int) -> int:
         return min(delta_ms << min(self._attempts, 6), RETRY_MAX_MS)
 
+    def served(self) -> None:
+        """Decisions came that were asked for."""
+        if self._asked:
+            self._donor = self._asked[-1]
+
     def progressed(self) -> None:
         self._asked.clear()
         self._attempts = 0
 
-    def ahead(self, height: int) -> dict[bytes, int]:
-        return {key: head for key, head in self._heads.items() if head >= height}
+    def ahead(self, height: int) -> list[bytes]:
+        """Peers that claim to have decided ``height``."""
+        return [key for key, head in self._heads.items() if head >= height]

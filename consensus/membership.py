@@ -185,7 +185,11 @@ def _with_standing(state: LedgerState, index: int, standing: Standing) -> Ledger
 
 
 def select_operations(
-    state: LedgerState, candidates: Iterable[Operation], rules: LedgerRules
+    state: LedgerState,
+    candidates: Iterable[Operation],
+    rules: LedgerRules,
+    *,
+    weight_max: int = OPERATIONS_WEIGHT_MAX,
 ) -> tuple[tuple[Operation, ...], LedgerState]:
     """The longest prefix-greedy choice of valid ``candidates`` within a block's caps, and the state after it."""
     chosen: list[Operation] = []
@@ -197,7 +201,7 @@ def select_operations(
         is_join = operation.kind is OperationKind.JOIN
         count = per_signer.get(operation.signer, 0)
         too_many = count >= OPERATIONS_PER_SIGNER_MAX or (is_join and joins >= JOINS_PER_BLOCK_MAX)
-        if too_many or weight + operation.weight > OPERATIONS_WEIGHT_MAX:
+        if too_many or weight + operation.weight > weight_max:
             continue
         state = apply_operation(state, operation)
         chosen.append(operation)
@@ -229,11 +233,16 @@ def next_state(state: LedgerState, body: Body, rules: LedgerRules, *, block_id: 
     return replace(state, height=state.height + 1, block_id=block_id)
 
 
-def apply_block(state: LedgerState, block: Block, rules: LedgerRules, *, block_id: bytes) -> LedgerState:
-    """State after a decided block. A decided block is valid: anything else is a fault of ours."""
-    after = next_state(state, block.body, rules, block_id=block_id)
-    assert after is not None and block.height == state.height + 1, "a decided block applies"
-    return after
+def apply_block(state: LedgerState, block: Block, rules: LedgerRules, *, block_id: bytes) -> LedgerState | None:
+    """State after a decided block. None if it does not apply, which a quorum decides only if more than F are faulty."""
+    training = block.body.training
+    if block.height != state.height + 1 or block.header.previous_block_id != state.block_id:
+        return None
+    if training is not None:
+        known = all(state.roster.by_index(author) is not None for author, _digest in training.included)
+        if training.round != state.round or not known:
+            return None
+    return next_state(state, block.body, rules, block_id=block_id)
 
 
 def _observe_probation(before: LedgerState, state: LedgerState, body: Body) -> LedgerState:

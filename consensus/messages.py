@@ -16,7 +16,15 @@ from consensus.types import NIL, NO_VIEW, Roster
 
 OPERATIONS_PER_SIGNER_MAX = 8
 OPERATIONS_WEIGHT_MAX = 16 * 1024
-"""Upper bound of the weight (approximate bytes) of all operations in one block."""
+"""Of all operations in one block. Weights are upper bounds of encoded bytes that need no encoding to be known."""
+BLOCK_WEIGHT_MAX = 32 * 1024
+LARGE_ROSTER_BLOCK_WEIGHT_MAX = 64 * 1024
+LARGE_ROSTER_MEMBERS = 64
+"""Beyond so many members a block may take more."""
+BLOCK_BASE_WEIGHT = 320
+TABLE_ROW_WEIGHT = 40
+BALLOT_BASE_WEIGHT = 80
+OBSERVER_WEIGHT = 72
 JOINS_PER_BLOCK_MAX = 4
 ENTRIES_PER_AUTHOR_MAX = 2
 OPERATION_BASE_WEIGHT = 128
@@ -60,8 +68,9 @@ class Operation:
 
     @property
     def weight(self) -> int:
-        """Deterministic approximation of the bytes it takes in a block."""
-        return OPERATION_BASE_WEIGHT + sum(len(a) for a in self.arguments if isinstance(a, (bytes, str)))
+        """Upper bound of the bytes it takes in a block."""
+        texts = (a.encode() if isinstance(a, str) else a for a in self.arguments if isinstance(a, (bytes, str)))
+        return OPERATION_BASE_WEIGHT + sum(len(text) for text in texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +299,16 @@ class TrainingDecision:
         return (self.round, self.included)
 
 
+def ballot_weight(rows: int) -> int:
+    """Of one ballot in a block whose table has so many rows: two bits a row."""
+    return BALLOT_BASE_WEIGHT + (rows + 3) // 4
+
+
+def block_weight_max(roster: Roster) -> int:
+    large = len(roster.members) > LARGE_ROSTER_MEMBERS
+    return LARGE_ROSTER_BLOCK_WEIGHT_MAX if large else BLOCK_WEIGHT_MAX
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
     table: tuple[tuple[int, bytes], ...]
@@ -298,6 +317,18 @@ class Body:
     observers: tuple[ObserverRecord, ...]
     training: TrainingDecision | None
     operations: tuple[Operation, ...]
+
+    @property
+    def weight(self) -> int:
+        """Upper bound of the bytes of a block with this body."""
+        included = () if self.training is None else self.training.included
+        return (
+            BLOCK_BASE_WEIGHT
+            + TABLE_ROW_WEIGHT * (len(self.table) + len(included))
+            + len(self.ballots) * ballot_weight(len(self.table))
+            + OBSERVER_WEIGHT * len(self.observers)
+            + sum(operation.weight for operation in self.operations)
+        )
 
     def ballots_content(self) -> tuple[object, ...]:
         return (

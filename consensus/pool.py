@@ -22,6 +22,7 @@ class OperationPool:
     def __init__(self) -> None:
         self._operations: dict[bytes, Operation] = {}
         self._own: set[bytes] = set()
+        self._shared: set[bytes] = set()
         self._ripe: set[bytes] = set()
 
     def __len__(self) -> int:
@@ -33,14 +34,20 @@ class OperationPool:
     def add(self, operation: Operation, ledger: LedgerState, *, own: bool) -> bool:
         """Whether it is new here and was taken."""
         subject = operation_subject(operation)
-        if subject in self._operations or _is_settled(ledger, operation):
+        if _is_settled(ledger, operation):
+            return False
+        if subject in self._operations:
+            if own and self._operations[subject] == operation:
+                self._own.add(subject)  # peers gave it back after a restart: it is to be sent again all the same
             return False
         of_signer = sum(other.signer == operation.signer for other in self._operations.values())
         if of_signer >= OPERATIONS_PER_SIGNER_KEPT or len(self._operations) >= OPERATIONS_KEPT:
             return False
         if ledger.roster.by_key(operation.signer) is None and not own:
             strangers = {o.signer for o in self._operations.values() if ledger.roster.by_key(o.signer) is None}
-            if operation.signer not in strangers and len(strangers) >= STRANGERS_KEPT:
+            if operation.kind is not OperationKind.JOIN or operation.signer in strangers:
+                return False  # nothing but one JOIN of theirs can be valid: more would only keep others out
+            if len(strangers) >= STRANGERS_KEPT:
                 return False
         self._operations[subject] = operation
         if own:
@@ -58,12 +65,26 @@ class OperationPool:
     def own(self) -> list[Operation]:
         return [operation for subject, operation in self._operations.items() if subject in self._own]
 
+    def passed_over(self, ledger: LedgerState, rules: LedgerRules) -> list[Operation]:
+        """Operations that had waited long enough for the block just decided and are not in it, each once.
+
+        Its leader may never have seen them; whoever holds one passes it on, or else blocks without them follow.
+        """
+        found = []
+        for subject in sorted(self._ripe - self._own - self._shared):
+            operation = self._operations[subject]
+            if refuse_operation(ledger, operation, rules) is None:
+                self._shared.add(subject)
+                found.append(operation)
+        return found
+
     def settle(self, ledger: LedgerState) -> None:
         """Forget what is in the ledger or can never be."""
         for subject in [s for s, operation in self._operations.items() if _is_settled(ledger, operation)]:
             del self._operations[subject]
             self._own.discard(subject)
             self._ripe.discard(subject)
+            self._shared.discard(subject)
 
 
 def _is_settled(ledger: LedgerState, operation: Operation) -> bool:

@@ -14,7 +14,7 @@ machine and sign nothing but observer ballots.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consensus.blocks import ballot_is_well_formed, build_block, ready_power, refuse_block
 from consensus.catchup import CatchUp
@@ -48,6 +48,8 @@ from consensus.events import (
 )
 from consensus.membership import LedgerRules, LedgerState, apply_block
 from consensus.messages import (
+    ENTRIES_PER_AUTHOR_MAX,
+    JOINS_PER_BLOCK_MAX,
     Ballot,
     Block,
     Commit,
@@ -71,6 +73,8 @@ from consensus.votebook import VoteBook
 
 BLOCKS_KEPT = 16
 """Blocks of the running height: those of SETs, plus fetched ones that certificates name."""
+CERTIFICATES_KEPT = 16
+"""Verified PrepareCerts of views that are still to be learnt, one a view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +116,8 @@ class Replica:
         self._effects: list[Effect] = []
         self._saved: Safety | None = None
         self._certified: dict[int, bytes] = {}
-        self._resend_armed = False
         self._previous = VoteBook(ledger.roster)
+        self._previous_view = 0
         self._early: dict[bytes, tuple[int, dict[MessageKind, Vote]]] = {}
         self._reset(ledger)
         if restored is not None:
@@ -134,11 +138,13 @@ class Replica:
         self.entry: tuple[Vote, ...] = ()
         self.blocks: dict[bytes, Block] = {}
         self._validity: dict[bytes, bool] = {}
-        self._certificates: dict[PrepareCert, bool] = {}
+        self._certificates: dict[int, PrepareCert] = {}
         self._wanted: dict[bytes, tuple[bytes, ...]] = {}
         self._timers: set[TimerKind] = set()
         self._fired: set[TimerKind] = set()
         self._answered: set[bytes] = set()
+        self._accused: set[bytes] = set()
+        self._resend_armed = False
 
     def _restore(self, restored: Restored) -> None:
         safety = restored.safety
@@ -151,7 +157,7 @@ class Replica:
             self._saved = safety
         for block in restored.blocks:
             if block.height == self.height:
-                self.blocks[block_id(self._crypto, block.header)] = block
+                self._keep(block_id(self._crypto, block.header), block)
         for vote in restored.votes:
             if vote.height == self.height:
                 self.book.add(vote, current_view=self.view)
@@ -172,8 +178,9 @@ class Replica:
 
     @property
     def is_behind(self) -> bool:
-        """Whether somebody claims to have decided this height already."""
-        return self._catchup.is_behind(self.height)
+        """Whether F+1 power, so at least one honest member, claims to have decided this height already."""
+        claimed = sum(self.roster.power(key) for key in self._catchup.ahead(self.height))
+        return claimed >= self.roster.weak_quorum
 
     @property
     def is_mute(self) -> bool:
@@ -190,7 +197,7 @@ class Replica:
         """Effects of (re)starting: send again what was signed, re-arm the timers."""
         self._effects = []
         if self.step is Step.PROPOSE and self.view > 0:
-            self._start_timer(TimerKind.PROPOSE, self.pacemaker.timeout_ms(self.view))
+            self._start_propose_timers()
         for message in self._own_recent():
             self._effects.append(Send(message=message))
         self._arm_resend()
@@ -222,7 +229,7 @@ class Replica:
             case DecisionReceived(block=block, certificate=certificate):
                 self._on_decision(block, certificate)
             case HeadAnnounced(peer=peer, height=height):
-                if self._catchup.heard(peer, height, self.height):
+                if self._catchup.heard(peer, height, self.height, is_member=self.roster.by_key(peer) is not None):
                     self._arm_catchup(self.pacemaker.delta_ms)
             case DeltaMeasured(delta_ms=delta_ms):
                 self.pacemaker.measured(delta_ms)
@@ -246,11 +253,14 @@ class Replica:
         if message.height > self.height:
             self._on_early(message)
             return
-        if not self._is_admissible(message):
-            return
-        _recorded, conflict = self.book.add(message, current_view=self.view)
-        if conflict is not None:
-            self._effects.append(Equivocation(first=conflict, second=message))
+        stored = self.book.of(message.signer, message.kind, message.view)
+        if stored is None:
+            if not self._is_admissible(message):
+                return
+            self.book.add(message, current_view=self.view)
+        elif stored != message and message.signer not in self._accused:
+            self._accused.add(message.signer)
+            self._effects.append(Equivocation(first=stored, second=message))
         if message.view < self.view and message.signer != self.key and message.signer not in self._answered:
             self._answered.add(message.signer)
             self._effects.extend(Send(message=proof, to=message.signer) for proof in self.entry)
@@ -258,24 +268,36 @@ class Replica:
 
     def _on_late(self, message: Vote) -> None:
         """A message of a decided height: if it is said twice, its sender is stuck there."""
-        if message.height == self.height - 1 and not self._previous.knows(message):
-            self._previous.add(message, current_view=message.view)
-            return
+        if message.height == self.height - 1:
+            recorded, _conflict = self._previous.add(_without_attachment(message), current_view=self._previous_view)
+            if recorded:
+                return
         if message.signer not in self._answered and message.signer != self.key:
             self._answered.add(message.signer)
             self._effects.append(ServeDecision(height=message.height, to=message.signer))
             self._arm_window()
 
     def _on_early(self, message: Vote) -> None:
-        if self._catchup.heard(message.signer, message.height - 1, self.height):
+        if self._catchup.heard(message.signer, message.height - 1, self.height, is_member=True):
             self._arm_catchup(self.pacemaker.delta_ms)
-        if message.height != self.height + 1:
+        if message.height != self.height + 1 or not self._may_be_kept(message):
             return
         view, kept = self._early.get(message.signer, (-1, {}))
         if message.view > view:
             self._early[message.signer] = (message.view, {message.kind: message})
         elif message.view == view:
             kept.setdefault(message.kind, message)
+
+    def _may_be_kept(self, message: Vote) -> bool:
+        """What can be told of a message of the next height: a stripped or bloated one must not take its slot."""
+        if isinstance(message, SetMessage) and message.valid_view == NO_VIEW:
+            block = message.block
+            return block is not None and block_binds(self._crypto, block, message.block_id)
+        if isinstance(message, SetMessage):
+            return message.certificate is not None
+        if isinstance(message, Ballot):
+            return len(message.entries) <= ENTRIES_PER_AUTHOR_MAX * (len(self.roster.members) + JOINS_PER_BLOCK_MAX)
+        return True
 
     def _is_admissible(self, message: Vote) -> bool:
         """Well-formed, by somebody who may say it, and with its attachment: else it is dropped unrecorded."""
@@ -320,12 +342,15 @@ class Replica:
             return False
         if certificate.view != view or certificate.block_id != block:
             return False
-        holds = self._certificates.get(certificate)
-        if holds is None:
-            holds = certificate_holds(self._crypto, certificate, self.roster)
-            if holds:
-                self._certificates[certificate] = True
-        return holds
+        if self._certificates.get(view) == certificate:
+            return True
+        if not certificate_holds(self._crypto, certificate, self.roster):
+            return False
+        if view > self.valid_view:
+            self._certificates.setdefault(view, certificate)
+            if len(self._certificates) > CERTIFICATES_KEPT:
+                del self._certificates[min(self._certificates)]
+        return True
 
     def _on_applied(self, height: int, state_hash: bytes) -> None:
         certified = self._certified.pop(height, None)
@@ -335,8 +360,9 @@ class Replica:
             self.state_hash = state_hash
 
     def _diverge(self, height: int, own: bytes, certified: bytes) -> None:
+        if not self.diverged:
+            self._effects.append(Diverged(height=height, own=own, certified=certified))
         self.diverged = True
-        self._effects.append(Diverged(height=height, own=own, certified=certified))
 
     def _on_block(self, block: Block) -> None:
         name = block_id(self._crypto, block.header)
@@ -348,10 +374,11 @@ class Replica:
             return
         if not block_binds(self._crypto, block, certificate.block_id):
             return
-        if certificate_holds(self._crypto, certificate, self.roster):
-            self._decide(block, certificate)
-            if self._catchup.is_behind(self.height):
-                self._arm_catchup(1)
+        if not certificate_holds(self._crypto, certificate, self.roster):
+            return
+        self._catchup.served()
+        if self._decide(block, certificate) and self._catchup.ahead(self.height):
+            self._arm_catchup(1)
 
     # ---- timers
 
@@ -361,6 +388,12 @@ class Replica:
             self._timers.add(kind)
             timer = Timer(kind=kind, height=self.height, view=self.view)
             self._effects.append(SetTimer(timer=timer, delay_ms=delay_ms))
+
+    def _start_propose_timers(self) -> None:
+        """TP, and within its first half the leader's patience."""
+        self._start_timer(TimerKind.PROPOSE, self.pacemaker.timeout_ms(self.view))
+        if self._leads():
+            self._start_timer(TimerKind.LEADER_HARD, self.pacemaker.leader_hard_ms(self.view))
 
     def _arm_resend(self) -> None:
         if not self._resend_armed and (self._own_recent() or self.pool.own()):
@@ -442,7 +475,7 @@ class Replica:
     def _try_decide(self) -> bool:
         for view in self.book.views():
             commits = self.book.commits(view)
-            for name in {commit.block_id for commit in commits} - {NIL}:
+            for name in sorted({commit.block_id for commit in commits} - {NIL}):
                 group = [commit for commit in commits if commit.block_id == name]
                 if self.book.power(group) < self.roster.quorum:
                     continue
@@ -451,28 +484,34 @@ class Replica:
                     self._want(name, tuple(commit.signer for commit in group))
                     continue
                 votes = tuple((self._index(commit.signer), commit.signature) for commit in group)
-                self._decide(block, CommitCert(height=self.height, view=view, block_id=name, votes=votes))
-                return True
+                if self._decide(block, CommitCert(height=self.height, view=view, block_id=name, votes=votes)):
+                    return True
         return False
 
-    def _decide(self, block: Block, certificate: CommitCert) -> None:
+    def _decide(self, block: Block, certificate: CommitCert) -> bool:
+        """False if the block does not apply: then more than F are faulty, and this node must not follow them."""
         before = self.ledger
         after = apply_block(before, block, self._rules, block_id=certificate.block_id)
+        if after is None:
+            self._diverge(before.height, self.state_hash or b"", block.header.state_hash)
+            return False
         self._effects.append(Decide(block=block, certificate=certificate, before=before, ledger=after))
         if self.state_hash is None:
             self._certified[before.height] = block.header.state_hash
         elif self.state_hash != block.header.state_hash:
             self._diverge(before.height, self.state_hash, block.header.state_hash)
         self.state_hash = None
-        self._previous = self.book
+        self._previous, self._previous_view = self.book, self.view
         early, self._early = self._early, {}
         self._reset(after)
         self.pool.settle(after)
+        self._effects.extend(Send(message=operation) for operation in self.pool.passed_over(after, self._rules))
         self.pacemaker.progressed()
         self._catchup.progressed()
         for _view, kept in early.values():
             for message in kept.values():
                 self._on_message(message)
+        return True
 
     def _try_jump(self) -> bool:
         target = self.book.jump_target(self.view)
@@ -489,13 +528,14 @@ class Replica:
         self._fired.clear()
         self.book.forget_before(view)
         self.pacemaker.progressed()
-        self._start_timer(TimerKind.PROPOSE, self.pacemaker.timeout_ms(view))
+        self._start_propose_timers()
+        self._resend_armed = False
         self._arm_resend()
 
     def _try_learn(self) -> bool:
         """Any verified PrepareCert of a view up to ours that is higher than valid* becomes valid*."""
         best: PrepareCert | None = None
-        for certificate in self._certificates:
+        for certificate in self._certificates.values():
             if self.valid_view < certificate.view <= self.view and (best is None or certificate.view > best.view):
                 best = certificate
         for view in self.book.views():
@@ -504,6 +544,7 @@ class Replica:
         if best is None:
             return False
         self.valid_view, self.valid_id, self.valid_certificate = best.view, best.block_id, best
+        self._certificates = {view: known for view, known in self._certificates.items() if view > best.view}
         if best.block_id not in self.blocks:
             self._want(best.block_id, self._signers(best))
         return True
@@ -545,6 +586,8 @@ class Replica:
             return True
         if not self.is_voter or not (self.view > 0 or self._has_reason_to_ballot()):
             return False
+        if self.valid_view == self.view:
+            return False  # a quorum has prepared this view's block already: it needs no ballots any more
         opinion = self.opinion if self.opinion is not None and self.opinion.round == self.ledger.round else None
         ballot = Ballot(
             height=self.height,
@@ -574,18 +617,21 @@ class Replica:
 
     def _try_propose(self) -> bool:
         ballots = [ballot for ballot in self.book.ballots(self.view) if self.roster.is_active(ballot.signer)]
-        if self.view == 0 and self.step is Step.PROPOSE and self.book.power(ballots) >= self.roster.quorum:
+        if self.view == 0 and self.step is Step.PROPOSE and self.book.power_heard() >= self.roster.quorum:
+            # Not of ballots alone: a member that accepted the SET before its own ballot sends none, and if its leader
+            # showed the SET to nobody else, the others would wait for that ballot for ever.
             self._start_timer(TimerKind.PROPOSE, self.pacemaker.timeout_ms(0))
         if not self.is_voter or self.state_hash is None or self.step is not Step.PROPOSE:
             return False
-        leads = self.roster.leader(self.height, self.view).key == self.key
-        if not leads or self.book.set_message(self.key, self.view) is not None:
+        if not self._leads() or self.book.set_message(self.key, self.view) is not None:
             return False
         usable = [b for b in ballots if (b.state_hash, b.round) == (self.state_hash, self.ledger.round)]
         if not self._leader_waited_enough(usable):
             return False
-        self._propose(usable)
-        return True
+        return self._propose(usable)
+
+    def _leads(self) -> bool:
+        return self.roster.leader(self.height, self.view).key == self.key
 
     def _leader_waited_enough(self, ballots: list[Ballot]) -> bool:
         power = self.book.power(ballots)
@@ -600,7 +646,8 @@ class Replica:
             self._start_timer(TimerKind.LEADER_SOFT, self.pacemaker.leader_soft_ms())
         return TimerKind.LEADER_HARD in self._fired or (enough and TimerKind.LEADER_SOFT in self._fired)
 
-    def _propose(self, ballots: list[Ballot]) -> None:
+    def _propose(self, ballots: list[Ballot]) -> bool:
+        """False if the ballots held so far make too large a block: others may make a smaller one."""
         if self.valid_certificate is not None:
             # Every certificate that a ballot of this view carries has been learnt already, so valid* is the highest.
             self._cast(
@@ -613,7 +660,7 @@ class Replica:
                     certificate=self.valid_certificate,
                 )
             )
-            return
+            return True
         assert self.state_hash is not None
         observers = [
             ballot
@@ -631,12 +678,15 @@ class Replica:
             observers=observers,
             operations=self.pool,
         )
+        if block is None:
+            return False
         name = block_id(self._crypto, block.header)
         self._cast(
             SetMessage(
                 height=self.height, view=self.view, valid_view=NO_VIEW, block_id=name, signer=self.key, block=block
             )
         )
+        return True
 
     def _try_accept(self) -> bool:
         if self.step is not Step.PROPOSE:
@@ -736,11 +786,16 @@ class Replica:
     def _store(self, name: bytes, block: Block) -> None:
         self._wanted.pop(name, None)
         if name not in self.blocks:
-            if len(self.blocks) >= BLOCKS_KEPT:
-                spare = next(n for n in self.blocks if n not in (self.valid_id, self.locked_id))
-                del self.blocks[spare]
-            self.blocks[name] = block
+            self._keep(name, block)
             self._effects.append(PersistBlock(block_id=name, block=block))
+
+    def _keep(self, name: bytes, block: Block) -> None:
+        """The oldest block gives way, but not the one that is valid or locked: it would be fetched again."""
+        if len(self.blocks) >= BLOCKS_KEPT:
+            spare = next(n for n in self.blocks if n not in (self.valid_id, self.locked_id))
+            del self.blocks[spare]
+            self._validity.pop(spare, None)
+        self.blocks[name] = block
 
     def _want(self, name: bytes, targets: tuple[bytes, ...]) -> None:
         if name in self.blocks or name in self._wanted:
@@ -757,6 +812,13 @@ class Replica:
     def block(self, name: bytes) -> Block | None:
         """For a peer that fetches: a block of the running height."""
         return self.blocks.get(name)
+
+
+def _without_attachment(message: Vote) -> Vote:
+    """For books that only remember who said what."""
+    if isinstance(message, SetMessage):
+        return replace(message, block=None, certificate=None)
+    return replace(message, certificate=None) if isinstance(message, Ballot) else message
 
 
 __all__ = ["Replica", "Restored"]

@@ -89,6 +89,10 @@ class VoteBook:
     def power(self, messages: list[Prepare] | list[Commit] | list[Ballot]) -> int:
         return sum(self.roster.power(message.signer) for message in messages)
 
+    def power_heard(self) -> int:
+        """Power of all members that said anything of this height."""
+        return sum(self.roster.power(key) for key in self._senders)
+
     def views(self) -> list[int]:
         return sorted({view for sender in self._senders.values() for view in sender.views})
 

@@ -25,6 +25,8 @@ from consensus.messages import Block, Vote
 from consensus.replica import Restored
 
 REPLAY_BATCH_BYTES = 4 << 20
+SAFETY_BYTES_MAX = 64 << 20
+"""Of this node's own record: F+1 messages with their attachments prove a view."""
 DURABLE = (PersistVote, PersistSafety, PersistBlock, Decide, Equivocation)
 
 
@@ -84,7 +86,7 @@ class LedgerStore:
         """Decided blocks above ``from_height``, in order, with their ledger states, derived from the genesis."""
         ledger = genesis
         for block, name in self._blocks():
-            after = apply_block(ledger, block, self._rules, block_id=name)
+            after = self._after(ledger, block, name)
             if after.height > from_height:
                 yield DecidedBlock(block=block, block_id=name, before=ledger, after=after)
             ledger = after
@@ -93,8 +95,13 @@ class LedgerStore:
         """The ledger's state after the last decided block."""
         ledger = genesis
         for block, name in self._blocks():
-            ledger = apply_block(ledger, block, self._rules, block_id=name)
+            ledger = self._after(ledger, block, name)
         return ledger
+
+    def _after(self, ledger: LedgerState, block: Block, name: bytes) -> LedgerState:
+        after = apply_block(ledger, block, self._rules, block_id=name)
+        assert after is not None, "this node decided the block, so it applies"
+        return after
 
     def _blocks(self) -> Iterator[tuple[Block, bytes]]:
         height = 1
@@ -137,7 +144,7 @@ class LedgerStore:
         )
 
     def _decode_safety(self, raw: bytes) -> Safety:
-        fields = cast("tuple[Value, ...]", unpack(raw))
+        fields = cast("tuple[Value, ...]", unpack(raw, max_bytes=SAFETY_BYTES_MAX))
         height, view, step, locked_view, locked_id, valid_view, valid_id, certificate, entry = fields
         return Safety(
             height=cast(int, height),

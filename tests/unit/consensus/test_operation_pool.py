@@ -1,0 +1,127 @@
+"""Operations that wait for a block: bounded per signer and in all, in arrival order."""
+
+from collections.abc import Iterator
+
+from aicpnode.simulation.crypto import simulated_key
+from aicpnode.simulation.playbook import founders
+from consensus.membership import LedgerRules, LedgerState, apply_operation
+from consensus.messages import Operation, OperationKind
+from consensus.pool import (
+    OPERATIONS_KEPT,
+    OPERATIONS_PER_SIGNER_KEPT,
+    STRANGERS_KEPT,
+    OperationPool,
+    operation_subject,
+)
+
+RULES = LedgerRules(probation_rounds=2, members_max=100)
+
+
+def contribute(signer: int, sequence: int = 1, until_round: int = 9) -> Operation:
+    return Operation(
+        kind=OperationKind.CONTRIBUTE, signer=simulated_key(signer), sequence=sequence, arguments=(until_round,)
+    )
+
+
+def join(signer: int, sequence: int = 1) -> Operation:
+    return Operation(
+        kind=OperationKind.JOIN, signer=simulated_key(signer), sequence=sequence, arguments=(bytes(16), "new")
+    )
+
+
+def filled(ledger: LedgerState, operations: Iterator[Operation]) -> OperationPool:
+    pool = OperationPool()
+    for operation in operations:
+        pool.add(operation, ledger, own=False)
+    return pool
+
+
+def test_operations_come_out_in_arrival_order() -> None:
+    pool = filled(founders(4), (contribute(signer) for signer in (2, 0, 1)))
+    assert [operation.signer for operation in pool] == [simulated_key(i) for i in (2, 0, 1)]
+
+
+def test_second_content_of_a_sequence_does_not_replace_the_first() -> None:
+    ledger, pool = founders(4), OperationPool()
+    assert pool.add(contribute(0), ledger, own=False)
+    assert not pool.add(contribute(0, until_round=77), ledger, own=False)
+    assert [operation.arguments for operation in pool] == [(9,)]
+
+
+def test_members_are_capped_each() -> None:
+    pool = filled(founders(4), (contribute(0, sequence) for sequence in range(1, 100)))
+    assert len(pool) == OPERATIONS_PER_SIGNER_KEPT
+    assert pool.add(contribute(1), founders(4), own=False)
+
+
+def test_pool_is_capped_in_all() -> None:
+    ledger = founders(100)
+    pool = filled(ledger, (contribute(signer, n) for signer in range(100) for n in range(1, 17)))
+    assert len(pool) == OPERATIONS_KEPT
+
+
+def test_strangers_are_capped_and_leave_room_for_members() -> None:
+    pool = filled(founders(4), (join(signer) for signer in range(10, 400)))
+    assert len(pool) == STRANGERS_KEPT
+    assert pool.add(contribute(0), founders(4), own=False)
+
+
+def test_strangers_may_only_ask_to_join_and_once() -> None:
+    """Else 64 keys with operations that can never be valid would keep every newcomer out for ever."""
+    ledger = founders(4)
+    pool = filled(ledger, (contribute(signer) for signer in range(10, 400)))
+    assert len(pool) == 0
+    assert pool.add(join(9), ledger, own=False)
+    assert not pool.add(join(9, sequence=2), ledger, own=False)
+
+
+def test_own_operation_that_peers_gave_back_is_sent_again() -> None:
+    ledger, pool = founders(4), OperationPool()
+    pool.add(contribute(0), ledger, own=False)
+    assert pool.own() == []
+    assert not pool.add(contribute(0), ledger, own=True)
+    assert pool.own() == [contribute(0)]
+
+
+def test_settled_operations_are_forgotten() -> None:
+    ledger = founders(4)
+    pool = filled(ledger, iter([contribute(0, 1), contribute(0, 2), contribute(1, 1)]))
+    pool.ripen(operation_subject(contribute(0, 1)))
+    pool.settle(apply_operation(ledger, contribute(0, 1)))
+    assert list(pool) == [contribute(0, 2), contribute(1, 1)]
+    assert not pool.has_ripe(ledger, RULES)
+
+
+def test_ripe_means_valid_now() -> None:
+    ledger, pool = founders(4), OperationPool()
+    late = contribute(0)
+    pool.add(late, ledger, own=False)
+    assert not pool.has_ripe(ledger, RULES)
+    pool.ripen(operation_subject(late))
+    assert pool.has_ripe(ledger, RULES)
+    assert not pool.has_ripe(apply_operation(ledger, late), RULES)
+
+
+def test_timer_of_an_unknown_operation_is_harmless() -> None:
+    pool = OperationPool()
+    pool.ripen(b"gone")
+    assert not pool.has_ripe(founders(4), RULES)
+
+
+def test_operation_that_a_block_passed_over_is_passed_on_once() -> None:
+    ledger, pool = founders(4), OperationPool()
+    held, own, unripe = contribute(1), contribute(0), contribute(2)
+    for operation in (held, own, unripe):
+        pool.add(operation, ledger, own=operation is own)
+    pool.ripen(operation_subject(held))
+    pool.ripen(operation_subject(own))
+    assert pool.passed_over(ledger, RULES) == [held], "own ones are sent again anyway"
+    assert pool.passed_over(ledger, RULES) == []
+
+
+def test_settled_operation_is_not_taken_again() -> None:
+    ledger = apply_operation(founders(4), contribute(0, 5))
+    pool = OperationPool()
+    assert not pool.add(contribute(0, 5), ledger, own=False)
+    assert not pool.add(join(0), ledger, own=False)
+    assert not pool.add(contribute(1, until_round=0, sequence=0), ledger, own=False)
