@@ -89,9 +89,15 @@ class LedgerState:
         return tuple(member for member in self.roster.members if self.contributes(member.key))
 
     def expected(self) -> tuple[Member, ...]:
-        """``expected(r)``: contributors who were included, or switched on, within the last 8 rounds."""
+        """``expected(r)``: contributors who were included, or switched on, within the last 8 rounds.
+
+        ACTIVE ones only: what a member on probation proposes weighs nothing, so under open admission a stranger that
+        switches on and proposes nothing must not make everybody wait for the deadline.
+        """
         result = []
         for member in self.contributors():
+            if member.status is not MemberStatus.ACTIVE:
+                continue
             standing = self.standings[member.index]
             if self.round - max(standing.since_round, standing.included_round) <= EXPECTED_WINDOW_ROUNDS:
                 result.append(member)
