@@ -29,14 +29,14 @@ class Admission:
         self,
         *,
         identity: Identity,
-        hello: Callable[[], Hello],
+        hello: Callable[[str], Hello],
         peers: Callable[[], Collection[bytes]],
         guests: Callable[[], Collection[bytes]],
         connection_of: Callable[[bytes], Connection | None],
         banned_for_s: Callable[[bytes], float],
         blacklisted: Callable[[bytes], bool],
     ) -> None:
-        """``hello`` introduces this node, as of now; its nonce is replaced."""
+        """``hello`` introduces this node to whoever is at an IP address, as of now; its nonce is replaced."""
         self.slots = HandshakeSlots()
         self._identity = identity
         self._hello = hello
@@ -53,7 +53,7 @@ class Admission:
         self, stream: trio.abc.HalfCloseableStream, remote_host: str
     ) -> tuple[Session, Hello, bytes] | None:
         """The handshake of an accepted connection. SessionLost if it fails, None if others needed its slot more."""
-        session = self._session(Role.ACCEPTER)
+        session = self._session(Role.ACCEPTER, remote_host)
         with trio.CancelScope() as evicted:
             slot = self.slots.enter(remote_host, evicted.cancel)
             try:
@@ -63,9 +63,9 @@ class Admission:
                 self.slots.leave(slot)
         return None
 
-    async def introduce(self, stream: trio.abc.HalfCloseableStream) -> tuple[Session, Hello, bytes]:
+    async def introduce(self, stream: trio.abc.HalfCloseableStream, remote_host: str) -> tuple[Session, Hello, bytes]:
         """The handshake of a connection that this node dialled. SessionLost if it fails."""
-        session = self._session(Role.INITIATOR)
+        session = self._session(Role.INITIATOR, remote_host)
         self._nonces.add(session.nonce)
         proved_to: list[bytes] = []
 
@@ -83,8 +83,8 @@ class Admission:
             self._nonces.discard(session.nonce)
             self._proving_to.difference_update(proved_to)
 
-    def _session(self, role: Role) -> Session:
-        hello = replace(self._hello(), nonce=secrets.token_bytes(NONCE_BYTES))
+    def _session(self, role: Role, remote_host: str) -> Session:
+        hello = replace(self._hello(remote_host), nonce=secrets.token_bytes(NONCE_BYTES))
         return Session(role=role, identity=self._identity, hello=hello, is_own_nonce=self._nonces.__contains__)
 
     def _decide_outbound(self, hello: Hello) -> Refusal | None:

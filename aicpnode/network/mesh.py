@@ -35,7 +35,15 @@ from aicpnode.network.peers import Address, PeerInfo, PeerStore
 from aicpnode.network.reputation import Reputation
 from aicpnode.network.router import Handler, Router, lane_of
 from aicpnode.network.saved_peers import PeerSaver, Row, load_saved_peers
-from aicpnode.network.session import NO_NETWORK, NONCE_BYTES, Hello, RefusalCode, Session
+from aicpnode.network.session import (
+    NAME_BYTES_MAX,
+    NO_NETWORK,
+    NONCE_BYTES,
+    Hello,
+    RefusalCode,
+    Session,
+    printable,
+)
 
 GUEST_S = 30.0
 TICK_S = 0.25
@@ -86,7 +94,7 @@ class Mesh:
         self.network_id = network_id
         self._identity = identity
         self._node_type = node_type
-        self._node_name = node_name
+        self._node_name = printable(node_name, NAME_BYTES_MAX)
         self._host, self._port, self._explicit_port = host, port, explicit_port
         self._bootstrap = tuple(bootstrap)
         self._head_height = head_height
@@ -96,6 +104,7 @@ class Mesh:
         self._partition_timeout_s = partition_timeout_seconds
         rng = random.Random(secrets.randbits(64)) if rng is None else rng
         self._listen_port = 0
+        self._bound_to_loopback = False
         self._peers: dict[bytes, _Peer] = {}
         self._guests: dict[bytes, Connection] = {}
         self._reputation = Reputation()
@@ -188,7 +197,7 @@ class Mesh:
         """Live in the network until cancelled. Started with the address bound. UserError if it cannot listen."""
         listeners = await open_listeners(self._host, self._port, explicit_port=self._explicit_port)
         address = bound_address(listeners[0])
-        self._listen_port = address.port
+        self._listen_port, self._bound_to_loopback = address.port, address.is_loopback
         for bootstrap in self._bootstrap:
             self._dialer.add(bootstrap, origin=Origin.BOOTSTRAP, key=None)
         if self._store is not None:
@@ -206,13 +215,15 @@ class Mesh:
 
     # Sessions and connections
 
-    def _hello(self) -> Hello:
+    def _hello(self, remote_host: str) -> Hello:
+        """How this node introduces itself to somebody at ``remote_host``, to whom a loopback port is no use."""
+        reachable = not self._bound_to_loopback or Address(remote_host, 1).is_loopback
         return Hello(
             network_id=self.network_id,
             key=self.key,
             node_type=self._node_type,
             name=self._node_name,
-            listen_port=self._listen_port,
+            listen_port=self._listen_port if reachable else 0,
             head_height=self._head_height(),
             nonce=bytes(NONCE_BYTES),
         )
@@ -247,7 +258,7 @@ class Mesh:
         stream = await trio.open_tcp_stream(address.host, address.port)
         try:
             remote_host = _remote_host(stream)
-            session, hello, last_bytes = await self._admission.introduce(stream)
+            session, hello, last_bytes = await self._admission.introduce(stream, remote_host)
         except BaseException:
             await trio.aclose_forcefully(stream)
             raise

@@ -197,3 +197,20 @@ async def test_a_crashed_peer_that_dials_in_replaces_an_outbound_connection_that
         assert node.mesh.peers()[0].inbound
     await silent.aclose()
     await listeners[0].aclose()
+
+
+async def test_a_port_on_the_loopback_is_told_to_this_machine_only(network):
+    (identity,) = network.identities(1)
+    node = await network.start(identity)
+    assert node.mesh._hello("127.0.0.1").listen_port == node.address.port
+    assert node.mesh._hello("10.0.0.2").listen_port == 0
+    open_node = await network.start(Identity(b"o" * 32), host="0.0.0.0")
+    assert open_node.mesh._hello("10.0.0.2").listen_port == open_node.address.port
+
+
+async def test_a_name_that_no_terminal_should_see_is_made_printable(network, puppet):
+    first, second = network.identities(2)
+    node = await network.start(first)
+    rude = await network.start(second, node.address, node_name="\x1b[2J" + "x" * 100)
+    await network.until(lambda: node.sees(rude))
+    assert node.mesh.peers()[0].name == "?[2J" + "x" * 60
