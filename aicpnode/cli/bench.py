@@ -15,13 +15,21 @@ LATER = ("compression", "aggregation", "round", "attacks", "transport", "scaling
 
 
 @app.command("consensus")
-def consensus(as_json: JsonOption = False) -> None:
+def consensus(
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=100, help="Member processes.")] = 4,
+    decisions: Annotated[int, typer.Option(min=1, max=10_000, help="Blocks to decide.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
     """Decision latency and cost among processes on this machine."""
     from aicpnode.bench import consensus as bench
+    from aicpnode.interfaces.render import render_plain
 
-    result = bench.run()
+    result = bench.run(members=nodes, decisions=decisions, report=lambda line: typer.echo(line, err=True))
     if as_json:
         print_json(result)
+        return
+    for row in result["rows"]:
+        console().print(render_plain(row))
 
 
 @app.command("training")

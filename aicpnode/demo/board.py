@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from aicpnode.demo.cluster import NodePlan
+from aicpnode.cluster import NodePlan
 from aicpnode.interfaces.control import JsonObject
 from aicpnode.interfaces.render import UNKNOWN, duration, short
 

@@ -11,8 +11,8 @@ from enum import Enum
 
 import trio
 
+from aicpnode.cluster import Cluster
 from aicpnode.demo.board import Board
-from aicpnode.demo.cluster import Cluster
 from aicpnode.demo.options import KILL_LEAD_ROUNDS, DemoOptions
 from aicpnode.errors import AicpError
 from aicpnode.interfaces.client import ControlClient, NodeUnreachable

@@ -16,9 +16,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from aicpnode.cluster import HOST, Cluster, NodePlan, free_ports, plan_nodes
 from aicpnode.config import KEY_FILE
 from aicpnode.demo.board import Board
-from aicpnode.demo.cluster import HOST, Cluster, NodePlan, free_ports, plan_nodes
 from aicpnode.demo.course import Course
 from aicpnode.demo.options import DemoOptions
 from aicpnode.demo.plot import in_terminal, save_picture

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from aicpnode.cluster import NodePlan
 from aicpnode.config import Fault
 from aicpnode.demo.chart import Series, chart
-from aicpnode.demo.cluster import NodePlan
 from aicpnode.demo.options import DemoOptions
 from aicpnode.demo.plot import in_terminal, save_picture
 from aicpnode.demo.result import DemoResult, by_round, summarise

@@ -15,9 +15,9 @@ import pytest
 import trio
 from rich.console import Console
 
+from aicpnode.cluster import Cluster, NodePlan, free_ports, plan_nodes
 from aicpnode.demo import course as course_module
 from aicpnode.demo.board import Board
-from aicpnode.demo.cluster import Cluster, NodePlan, free_ports, plan_nodes
 from aicpnode.demo.course import Course, DemoFailed, Stage
 from aicpnode.demo.options import DemoOptions
 
@@ -146,7 +146,7 @@ def test_children_notice_a_demo_that_was_killed(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [
             sys.executable, "-c",
-            "import sys, time\nfrom pathlib import Path\nfrom aicpnode.demo.cluster import Cluster, NodePlan\n"
+            "import sys, time\nfrom pathlib import Path\nfrom aicpnode.cluster import Cluster, NodePlan\n"
             "child = 'import sys; sys.stdin.read(); open(sys.argv[1], \"w\").write(\"noticed\")'\n"
             "folder = Path(sys.argv[1])\n"
             "plan = NodePlan(index=0, name='n', directory=folder, port=1, fault=None,\n"
