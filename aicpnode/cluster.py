@@ -1,8 +1,8 @@
 """Node processes on this machine: started, killed, started again, and never left behind.
 
 Each child runs in a session of its own, so that Ctrl-C reaches the starter alone, which then ends the children in
-order: SIGTERM, a deadline, SIGKILL. Should the starter itself be killed, the children notice that the pipe on their standard
-input was closed, and stop.
+order: SIGTERM, a deadline, SIGKILL. Should the starter itself be killed, the children notice that the pipe on their
+standard input was closed, and stop.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def _row(members: int, before: list[JsonObject], after: list[JsonObject], probes
 
     def spent(name: str) -> float:
         total = sum(float(later[name] - earlier[name]) for later, earlier in zip(after, before, strict=True))
-        return total / decided
+        return float(total / decided)
 
     return {
         "mode": "loopback",
