@@ -1,8 +1,7 @@
 """Large bodies: announced in a few bytes, pulled by those who want them, in chunks, from whoever has them.
 
 HAVE says that a node holds a body; WANT asks for one chunk; CHUNK or NOT_FOUND answers. Nothing is sent that was not
-asked for. ``transfer`` decides whom to ask for what; this file carries it out, bounds everything, and serves others.
-A chunk that is served is read only when its turn to be sent has come, so that serving holds no memory.
+asked for. ``transfer`` decides whom to ask for what; this file carries it out and bounds it; ``body_server`` serves.
 """
 
 from __future__ import annotations
@@ -11,23 +10,17 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Protocol
 
 import trio
 
-from aicpnode.errors import PENALTY_MALFORMED, PENALTY_MISBEHAVED, MalformedError, RemoteError
+from aicpnode.errors import PENALTY_MALFORMED, MalformedError, RemoteError
 from aicpnode.network.body_messages import (
     decode_chunk,
     decode_have,
     decode_not_found,
-    decode_want,
-    encode_chunk,
-    encode_have,
-    encode_not_found,
     encode_want,
 )
-from aicpnode.network.connection import Payload
+from aicpnode.network.body_server import BodyServer, BodySource, Namespace, Provider, SendFrame
 from aicpnode.network.framing import FrameType, Lane, Message
 from aicpnode.network.transfer import Transfer
 
@@ -41,45 +34,12 @@ TRANSFERS_MAX = 32
 """Bodies that are being received at the same time; more wait for their turn."""
 BUFFERED_BYTES_MAX = 256 << 20
 """Partly received bodies without a donor are forgotten above this, the largest first."""
-SERVED_PER_PEER_MAX = 32
-"""Chunks that one peer may have asked for and not received yet."""
 ANNOUNCEMENTS_PER_PEER_MAX = 1024
-OWN_ANNOUNCEMENTS_MAX = 64
-"""The latest own announcements are repeated to every new peer."""
 VERIFY_IN_THREAD_BYTES = 65_536
 
+__all__ = ["Bodies", "BodySource", "BodyWait", "Namespace", "Verify"]
 
-class Namespace(IntEnum):
-    """What kind of hash names a body. The numbers are part of the protocol."""
-
-    GRADIENT = 1
-    BLOB = 2
-    GENESIS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BodySource:
-    """A body held here. ``read(offset, length)`` returns exactly these bytes, fast (memory or a mapped file)."""
-
-    size: int
-    read: Callable[[int, int], bytes]
-
-    @classmethod
-    def of(cls, body: bytes | memoryview) -> BodySource:
-        """A body in memory, or mapped into it."""
-        return cls(size=len(body), read=lambda offset, length: bytes(body[offset : offset + length]))
-
-
-Provider = Callable[[bytes], BodySource | None]
 Verify = Callable[[bytes], bool]
-
-
-class SendFrame(Protocol):
-    """Queue one message for a peer, never blocking; ``size`` in bytes goes with a payload that is made later."""
-
-    def __call__(
-        self, peer: bytes, frame_type: FrameType, lane: Lane, payload: Payload, *, size: int | None = None
-    ) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,33 +97,23 @@ class Bodies:
         self._connected = connected
         self._penalise = penalise
         self._rng = rng
-        self._providers: dict[int, Provider] = {}
-        self._own: OrderedDict[tuple[int, bytes], int] = OrderedDict()
+        self._server = BodyServer(send=send, connected=connected)
         self._announced: dict[bytes, OrderedDict[tuple[int, bytes], int]] = {}
         self._fetches: dict[tuple[int, bytes, int], _Fetch] = {}
         """By namespace, digest and largest size allowed."""
         self._requests: dict[int, _Request] = {}
         self._asked: Counter[bytes] = Counter()
-        self._serving: Counter[bytes] = Counter()
         self._progress_s: dict[bytes, float] = {}
         self._next_request = 0
         self._counts: Counter[str] = Counter()
 
-    # What this node holds
-
     def register(self, namespace: int, provider: Provider) -> None:
         """Serve the bodies of ``namespace``; the provider returns None for what this node does not hold."""
-        assert namespace not in self._providers, "one provider for each namespace"
-        self._providers[namespace] = provider
+        self._server.register(namespace, provider)
 
     def announce(self, namespace: int, digest: bytes, size: int) -> None:
         """Tell all peers, and those who come soon, that this node holds a body of ``size`` bytes."""
-        self._own[namespace, digest] = size
-        self._own.move_to_end((namespace, digest))
-        while len(self._own) > OWN_ANNOUNCEMENTS_MAX:
-            self._own.popitem(last=False)
-        for peer in self._connected():
-            self._send(peer, FrameType.HAVE, Lane.ANNOUNCEMENTS, encode_have(namespace, digest, size))
+        self._server.announce(namespace, digest, size)
 
     # What this node wants
 
@@ -273,8 +223,7 @@ class Bodies:
 
     def peer_connected(self, peer: bytes) -> None:
         self._announced[peer] = OrderedDict()
-        for (namespace, digest), size in self._own.items():
-            self._send(peer, FrameType.HAVE, Lane.ANNOUNCEMENTS, encode_have(namespace, digest, size))
+        self._server.peer_connected(peer)
         self._donors_changed()
 
     def peer_disconnected(self, peer: bytes) -> None:
@@ -282,18 +231,18 @@ class Bodies:
         self._progress_s.pop(peer, None)
         self._forget_requests(lambda request: request.donor == peer)
         self._asked.pop(peer, None)
-        self._serving.pop(peer, None)
+        self._server.peer_left(peer)
         for fetch in self._fetches.values():
             fetch.transfer.gone(peer, trio.current_time())
         self._donors_changed()
 
     def guest_left(self, guest: bytes) -> None:
-        self._serving.pop(guest, None)
+        self._server.peer_left(guest)
 
     def handle(self, peer: bytes, message: Message, *, guest: bool) -> None:
         """One HAVE, WANT, CHUNK or NOT_FOUND. A guest came for the genesis and may ask for nothing else."""
         if message.type is FrameType.WANT:
-            self._handle_want(peer, message.payload, guest=guest)
+            self._server.handle_want(peer, message.payload, guest=guest)
         elif guest:
             raise MalformedError("only the genesis may be asked for without a network id")
         elif message.type is FrameType.HAVE:
@@ -314,33 +263,6 @@ class Bodies:
             if fetch.digest == digest and fetch.namespace == namespace:
                 fetch.transfer.announced(peer)
                 fetch.look_again()
-
-    def _handle_want(self, peer: bytes, payload: bytes, *, guest: bool) -> None:
-        request, namespace, digest, offset, length = decode_want(payload)
-        if guest and namespace != Namespace.GENESIS:
-            raise MalformedError("only the genesis may be asked for without a network id")
-        if self._serving[peer] >= SERVED_PER_PEER_MAX:
-            raise RemoteError("asks for more chunks than it receives", penalty=PENALTY_MISBEHAVED)
-        provider = self._providers.get(namespace)
-        source = None if provider is None else provider(digest)
-        if source is None:
-            self._send(peer, FrameType.NOT_FOUND, Lane.CONTROL, encode_not_found(request))
-            return
-        # Behind the end there is an empty chunk: the asker may have been told a wrong size by somebody else.
-        count = max(0, min(length, source.size - offset))
-
-        def read() -> bytes:
-            if self._serving[peer] > 0:
-                self._serving[peer] -= 1
-            data = source.read(offset, count)
-            assert len(data) == count, "a provider returns the bytes it is asked for"
-            self._counts["served_bytes"] += count
-            return encode_chunk(request, source.size, data)
-
-        if self._send(peer, FrameType.CHUNK, Lane.BULK, read, size=count):
-            self._serving[peer] += 1
-        else:
-            self._send(peer, FrameType.NOT_FOUND, Lane.CONTROL, encode_not_found(request))
 
     def _handle_chunk(self, peer: bytes, payload: bytes) -> None:
         request, total, data = decode_chunk(payload)
@@ -415,7 +337,7 @@ class Bodies:
             "buffered_bytes": sum(fetch.transfer.received for fetch in self._fetches.values()),
             "fetched": self._counts["fetched"],
             "fetched_bytes": self._counts["fetched_bytes"],
-            "served_bytes": self._counts["served_bytes"],
+            "served_bytes": self._server.served_bytes,
             "refuted": self._counts["refuted"],
             "donor_failures": self._counts["donor_failures"],
             "unexpected_answers": self._counts["unexpected_answers"],

@@ -13,8 +13,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import trio
@@ -31,6 +30,7 @@ from aicpnode.network.discovery import Origin, decode_peers, encode_peers
 from aicpnode.network.framing import FrameType, Lane, Message
 from aicpnode.network.handshakes import SessionLost
 from aicpnode.network.listener import accept_forever, bound_address, open_listeners
+from aicpnode.network.peer_table import Peer, PeerTable
 from aicpnode.network.peers import Address, PeerInfo, PeerStore
 from aicpnode.network.reputation import Reputation
 from aicpnode.network.router import Handler, Router, lane_of
@@ -54,15 +54,6 @@ TELL_PEERS_PAUSE_S_PER_PEER = 0.01
 RELAYS_OF_A_DIRECT_MESSAGE = 2
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class _Peer:
-    connection: Connection
-    hello: Hello
-    address: Address | None
-    connected_since: float
-    links: frozenset[bytes] = frozenset()
 
 
 class Mesh:
@@ -105,7 +96,7 @@ class Mesh:
         rng = random.Random(secrets.randbits(64)) if rng is None else rng
         self._listen_port = 0
         self._bound_to_loopback = False
-        self._peers: dict[bytes, _Peer] = {}
+        self._peers = PeerTable()
         self._guests: dict[bytes, Connection] = {}
         self._reputation = Reputation()
         self._admission = Admission(
@@ -113,7 +104,7 @@ class Mesh:
             hello=self._hello,
             peers=self._peers.keys,
             guests=self._guests.keys,
-            connection_of=lambda key: self._peers[key].connection if key in self._peers else None,
+            connection_of=self._peers.connection_of,
             banned_for_s=lambda key: self._reputation.banned_for_s(key, trio.current_time()),
             blacklisted=blacklisted,
         )
@@ -128,7 +119,7 @@ class Mesh:
         self._router = Router(
             me=identity.key,
             network_id=network_id,
-            links=self._links,
+            links=self._peers.links,
             send=lambda key, lane, data: self._send_frame(key, FrameType.ENVELOP, lane, data),
             charge=self._charge,
         )
@@ -157,7 +148,7 @@ class Mesh:
             return self._send_frame(peer_key, FrameType.ENVELOP, lane, data)
         if envelop.route != peer_key:
             return False
-        relays = [key for key, peer in self._peers.items() if peer_key in peer.links][:RELAYS_OF_A_DIRECT_MESSAGE]
+        relays = self._peers.linked_to(peer_key)[:RELAYS_OF_A_DIRECT_MESSAGE]
         return sum(self._send_frame(relay, FrameType.ENVELOP, lane, data) for relay in relays) > 0
 
     def broadcast(self, envelop: Envelop, attachment: bytes = b"") -> int:
@@ -168,7 +159,7 @@ class Mesh:
 
     def peers(self) -> list[PeerInfo]:
         """The connected peers, longest first."""
-        return sorted(map(self._info, self._peers.values()), key=lambda info: info.connected_since)
+        return sorted((peer.info() for peer in self._peers.values()), key=lambda info: info.connected_since)
 
     def dialing(self) -> list[tuple[Address, int, str, float]]:
         """Addresses that are not connected: (address, attempts, last error, seconds to the next try)."""
@@ -176,7 +167,7 @@ class Mesh:
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start, and what is under way now."""
-        connections = [peer.connection for peer in self._peers.values()]
+        connections = self._peers.connections()
         now_s = trio.current_time()
         return {
             "peers": len(self._peers),
@@ -305,12 +296,12 @@ class Mesh:
                 del self._guests[key]
             self.bodies.guest_left(key)
 
-    def _register(self, connection: Connection, address: Address | None) -> _Peer:
+    def _register(self, connection: Connection, address: Address | None) -> Peer:
         hello = connection.peer
         existing = self._peers.get(hello.key)
         if existing is not None:
             self._unregister(existing, "replaced by a new connection of the same peer")
-        peer = _Peer(connection, hello, address, time.time())
+        peer = Peer(connection=connection, address=address, connected_since=time.time())
         self._peers[hello.key] = peer
         self._counts["connects"] += 1
         if address is not None:
@@ -322,15 +313,15 @@ class Mesh:
         self._events.publish(PeerConnected(key=hello.key, name=hello.name, address=str(address or "")))
         self.bodies.peer_connected(hello.key)
         for callback in self._connect_callbacks:
-            callback(self._info(peer))
+            callback(peer.info())
         return peer
 
-    def _unregister(self, peer: _Peer, reason: str) -> None:
+    def _unregister(self, peer: Peer, reason: str) -> None:
         """Forget a peer's connection and end it, if that has not happened yet."""
         key = peer.hello.key
         if self._peers.get(key) is not peer:
             return
-        info = self._info(peer)
+        info = peer.info()
         del self._peers[key]
         peer.connection.close(RefusalCode.REPLACED, reason)
         self._counts["disconnects"] += 1
@@ -395,8 +386,7 @@ class Mesh:
     def _send_frame(
         self, peer: bytes, frame_type: FrameType, lane: Lane, payload: Payload, *, size: int | None = None
     ) -> bool:
-        known = self._peers.get(peer)
-        connection = self._guests.get(peer) if known is None else known.connection
+        connection = self._peers.connection_of(peer) or self._guests.get(peer)
         return connection is not None and connection.send_nowait(frame_type, lane, payload, size=size)
 
     async def _tick_forever(self) -> None:
@@ -405,10 +395,8 @@ class Mesh:
             before_s = trio.current_time()
             await trio.sleep(interval_s)
             elapsed_s = min(trio.current_time() - before_s, 2 * interval_s)
-            for peer in list(self._peers.values()):
-                peer.connection.tick(elapsed_s)
-            for guest in list(self._guests.values()):
-                guest.tick(elapsed_s)
+            for connection in (*self._peers.connections(), *self._guests.values()):
+                connection.tick(elapsed_s)
 
     async def _tell_peers_forever(self) -> None:
         while True:
@@ -416,38 +404,17 @@ class Mesh:
                 await self._peers_changed.wait()
             await trio.sleep(TELL_PEERS_PAUSE_S + TELL_PEERS_PAUSE_S_PER_PEER * len(self._peers))
             self._peers_changed = trio.Event()
-            payload = encode_peers((key, peer.address) for key, peer in self._peers.items())
+            payload = encode_peers(self._peers.addresses())
             for key in list(self._peers):
                 self._send_frame(key, FrameType.PEERS, Lane.CONTROL, payload)
-
-    # Views
-
-    def _links(self) -> Mapping[bytes, frozenset[bytes]]:
-        return {key: peer.links for key, peer in self._peers.items()}
 
     def _rows_to_save(self) -> list[Row]:
         now_s = trio.current_time()
         return [
-            (key, str(peer.address), int(self._reputation.score(key, now_s)))
-            for key, peer in self._peers.items()
-            if peer.address is not None
+            (key, str(address), int(self._reputation.score(key, now_s)))
+            for key, address in self._peers.addresses()
+            if address is not None
         ]
-
-    @staticmethod
-    def _info(peer: _Peer) -> PeerInfo:
-        connection = peer.connection
-        return PeerInfo(
-            key=peer.hello.key,
-            name=peer.hello.name,
-            node_type=peer.hello.node_type,
-            address=peer.address,
-            inbound=connection.inbound,
-            connected_since=peer.connected_since,
-            rtt_ms=connection.rtt_ms,
-            bytes_sent=connection.bytes_sent,
-            bytes_received=connection.bytes_received,
-            head_height=connection.head_height,
-        )
 
 
 def _remote_host(stream: trio.SocketStream) -> str:

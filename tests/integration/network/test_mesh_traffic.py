@@ -66,14 +66,16 @@ async def test_a_broadcast_is_relayed_where_a_link_is_missing(network):
 
 def links_are_known(node):
     """``node`` has heard from each peer whom it is connected to."""
-    return all(links for links in node.mesh._links().values())
+    return all(links for links in node.mesh._peers.links().values())
 
 
 async def test_in_a_full_mesh_nothing_is_relayed(network):
     nodes = await network.start_full_mesh(4)
     await network.until(lambda: all(links_are_known(node) for node in nodes))
     await network.until(
-        lambda: all(len(links) == 3 for node in nodes for links in node.mesh._links().values())  # every link is known
+        lambda: all(
+            len(links) == 3 for node in nodes for links in node.mesh._peers.links().values()
+        )  # every link is known
     )
     for node in nodes:
         node.mesh.broadcast(node.envelop("vote"))
