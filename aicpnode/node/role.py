@@ -69,7 +69,7 @@ class TrainingRole:
 
     def _restore(self) -> None:
         """Go on with the optimizer of the newest checkpoint that is whole; the model itself comes from the ledger."""
-        for path in checkpoints(self._node.config.checkpoints):
+        for path in reversed(checkpoints(self._node.config.checkpoints)):
             try:
                 checkpoint = read_checkpoint(path, network_id=self._node.network_id)
             except CheckpointRefused as error:
