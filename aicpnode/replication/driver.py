@@ -667,6 +667,8 @@ class Driver:
         self._put(Applied(height=ledger.height, state_hash=hashed))
         if ledger.height == self.head:
             self._begin_round(self.ledger)
+            # With short rounds, only now, before the next block is decided, is this node not behind: ask now.
+            self._intent_wakeup.set()
         self._announce_change()
 
     def _record_applied(self, ledger: LedgerState, hashed: bytes, model_hash: bytes, snapshot: bytes | None) -> None:

@@ -44,7 +44,7 @@ PATIENCE_S = 120.0
 """No condition takes so long unless something is broken: two cores carry two tests at once."""
 POLL_S = 0.1
 ANSWER_S = 30.0
-TAIL_BYTES = 12_000
+TAIL_BYTES = 6_000
 ROUND_MS = 3000
 WORDS = "the model of a run is agreed by hash and every member can prove that it holds the same bits as all"
 RUNNING = pytest.StashKey[list["NodeProcess"]]()
