@@ -11,6 +11,8 @@ RETRY_MAX_MS = 5_000
 
 
 class CatchUp:
+    """What peers claim to have decided, and the order in which they are asked for it."""
+
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._heads: dict[bytes, int] = {}

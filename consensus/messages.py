@@ -195,6 +195,11 @@ class SetMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
+    """A vote that the view's SET is valid (or, with NIL, that there was none in time).
+
+    ``valid_view`` repeats the SET's vr, so that votes for a fresh and for a re-proposed block are told apart.
+    """
+
     height: int
     view: int
     block_id: bytes
@@ -210,6 +215,8 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
+    """A vote to decide the block (or, with NIL, to go on to the next view)."""
+
     height: int
     view: int
     block_id: bytes
@@ -229,6 +236,8 @@ VoteT = TypeVar("VoteT", Ballot, SetMessage, Prepare, Commit)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
+    """What a block id is the hash of: the block's place, the state it builds on, and roots that bind its body."""
+
     height: int
     origin_view: int
     epoch: int
@@ -311,6 +320,8 @@ def block_weight_max(roster: Roster) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
+    """What a block decides, and the ballots that entitle it to."""
+
     table: tuple[tuple[int, bytes], ...]
     """Distinct (author index, digest) of all entries of all ballots, sorted."""
     ballots: tuple[BallotRecord, ...]
@@ -346,6 +357,8 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
+    """One entry of the ledger."""
+
     header: Header
     body: Body
 

@@ -19,6 +19,8 @@ def operation_subject(operation: Operation) -> bytes:
 
 
 class OperationPool:
+    """Pending operations of one replica. Volatile: owners send theirs again until they are in the ledger."""
+
     def __init__(self) -> None:
         self._operations: dict[bytes, Operation] = {}
         self._own: set[bytes] = set()

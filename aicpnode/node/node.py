@@ -252,6 +252,7 @@ class Node:
             await self._fetch_blob(shard.sha256, shard.size)
         role = await trio.to_thread.run_sync(self._make_role)
         self.role = role
+        self.driver.can_train = True
         nursery.start_soon(role.run)
 
     def _make_role(self) -> TrainingRole:

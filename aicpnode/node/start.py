@@ -124,11 +124,10 @@ async def _fetch(config: NodeConfig) -> Genesis:
         for address in addresses:
             try:
                 genesis = Genesis.decode(await fetch_genesis(address, timeout=FETCH_TIMEOUT_S))
-            except (OSError, trio.TooSlowError, RemoteError) as error:
-                reason = str(error) or type(error).__name__
-                log.warning(
-                    "bootstrap %s gives no genesis (%s); attempt %d, next in %.1f s", address, reason, attempts, delay_s
-                )
+            except (UserError, RemoteError) as error:
+                # A bootstrap that is away may come back: said each time, given up never.
+                reason = error.message if isinstance(error, UserError) else error.reason
+                log.warning("bootstrap: %s Attempt %d, next in %.1f s", reason, attempts, delay_s)
                 continue
             if config.network is None:
                 log.warning("UNVERIFIED: trusting %s for the genesis %s", address, genesis.network_id.hex())

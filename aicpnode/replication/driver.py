@@ -124,7 +124,6 @@ class Driver:
         self._transport = transport
         self._application = application
         self._events = events
-        self._trains = trains
         self._snapshot_rounds = snapshot_rounds
         self._random = rng or random.Random()
         self._crypto = MemberCrypto(identity, agreement.network_id)
@@ -150,6 +149,8 @@ class Driver:
         self.applied_height = 0
         self.state_hash = b""
         self.proposing_from: int | None = 0
+        self.can_train: bool | None = None if trains else False
+        """None until a node that trains has what it needs: only then does it ask the ledger to be waited for."""
         self.amnesia: Amnesia | None = None
         self.replica = self._load()
         raw = database.get_meta(INTENT_META)
@@ -533,7 +534,7 @@ class Driver:
                 name=self._name,
                 nonce=self._join_nonce,
                 ledger=self.ledger,
-                trains=self._trains,
+                trains=self.can_train,
             )
             if intent != self.intent:
                 await self.set_intent(intent)

@@ -81,17 +81,21 @@ def _latest_end(keys: tuple[bytes, ...], ledger: LedgerState) -> int:
 
 
 def wanted(
-    intent: Intent, *, key: bytes, name: str, nonce: bytes, ledger: LedgerState, trains: bool
+    intent: Intent, *, key: bytes, name: str, nonce: bytes, ledger: LedgerState, trains: bool | None
 ) -> tuple[Request | None, Intent]:
-    """The next operation that brings the ledger nearer to the wish (None: it is there), and the intent from now on."""
+    """The next operation that brings the ledger nearer to the wish (None: it is there), and the intent from now on.
+
+    ``trains``: whether this node can train; None while it is still getting ready, which changes nothing in the ledger.
+    """
     member = ledger.roster.by_key(key)
     if member is None:
         return Request(kind=OperationKind.JOIN, arguments=(nonce, name)), intent
     if member.status not in (MemberStatus.ACTIVE, MemberStatus.PROBATION):
         return None, intent
-    until_round, intent = contribution_wanted(intent, key, ledger) if trains else (0, intent)
     standing = ledger.standings[member.index]
-    now = standing.until_round if ledger.contributes(key) else 0
+    until_round = now = standing.until_round if ledger.contributes(key) else 0
+    if trains is not None:
+        until_round, intent = contribution_wanted(intent, key, ledger) if trains else (0, intent)
     if until_round != now:
         return Request(kind=OperationKind.CONTRIBUTE, arguments=(until_round,)), intent
     if member.status is MemberStatus.PROBATION and not ledger.contributors():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from aicpnode.genesis import ConsensusSpec, DataSpec, ModelSpec, RoundSpec, Rule, Shard, TrainingSpec
 from aicpnode.model.config import TransformerConfig
 
-DEMO_ROUNDS = 32
+DEMO_ROUNDS = 24
 """Rounds of the demo, over which its learning rate decays."""
 
 
