@@ -37,7 +37,7 @@ BUFFERED_BYTES_MAX = 256 << 20
 ANNOUNCEMENTS_PER_PEER_MAX = 1024
 VERIFY_IN_THREAD_BYTES = 65_536
 
-__all__ = ["Bodies", "BodySource", "BodyWait", "Namespace", "Verify"]
+__all__ = ["Bodies", "BodySource", "BodyWait", "Namespace", "Provider", "Verify"]
 
 Verify = Callable[[bytes], bool]
 

@@ -72,11 +72,7 @@ def links_are_known(node):
 async def test_in_a_full_mesh_nothing_is_relayed(network):
     nodes = await network.start_full_mesh(4)
     await network.until(lambda: all(links_are_known(node) for node in nodes))
-    await network.until(
-        lambda: all(
-            len(links) == 3 for node in nodes for links in node.mesh._peers.links().values()
-        )  # every link is known
-    )
+    await network.until(lambda: all(len(links) == 3 for node in nodes for links in node.mesh._peers.links().values()))
     for node in nodes:
         node.mesh.broadcast(node.envelop("vote"))
     await network.until(lambda: all(len(node.heard) == 3 for node in nodes))
