@@ -57,11 +57,25 @@ def configure_logging(*, level: str, data_dir: Path | None, json_lines: bool, st
     root.addHandler(on_terminal)
     if data_dir is not None:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        in_file = logging.handlers.RotatingFileHandler(
+        in_file = _FileHandler(
             data_dir / LOG_NAME, maxBytes=LOG_FILE_BYTES_MAX, backupCount=LOG_FILES_KEPT, encoding="utf-8", delay=True
         )
         in_file.setFormatter(_formatter(shared, json_lines=json_lines, colors=False))
         root.addHandler(in_file)
+
+
+class _FileHandler(logging.handlers.RotatingFileHandler):
+    """A log file that cannot be written, as on a full disk, is said on stderr once, in a sentence."""
+
+    _failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._failed:
+            self._failed = True
+            sys.stderr.write(f"The log file {self.baseFilename} cannot be written: {error.strerror}.\n")
 
 
 class _StderrHandler(logging.Handler):

@@ -329,13 +329,17 @@ class Node:
 
 @asynccontextmanager
 async def _stopping_nursery(before_stop: Callable[[], Any]) -> AsyncIterator[trio.Nursery]:
-    """A nursery whose tasks go on while ``before_stop`` runs, and are cancelled after it."""
+    """A nursery whose tasks go on while ``before_stop`` runs, and are cancelled after it.
+
+    If one of them fails, the others are cancelled at once, and there is nothing left that could be stopped in order.
+    """
     async with trio.open_nursery() as nursery:
         try:
             yield nursery
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_DEADLINE_S + 1):
-                await before_stop()
+            if not nursery.cancel_scope.cancel_called:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_DEADLINE_S + 1):
+                    await before_stop()
             nursery.cancel_scope.cancel()
 
 

@@ -123,7 +123,7 @@ class NodeProcess:
         return code
 
     def dispose(self) -> None:
-        if self.process is not None:
+        if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
