@@ -191,6 +191,17 @@ class Replica:
     def is_voter(self) -> bool:
         return self.roster.is_active(self.key) and not self.is_mute
 
+    def statistics(self) -> dict[str, int]:
+        """How many of each bounded thing are held."""
+        return {
+            "votes": len(self.book),
+            "previous_votes": len(self._previous),
+            "early_votes": sum(len(kept) for _view, kept in self._early.values()),
+            "blocks": len(self.blocks),
+            "certificates": len(self._certificates),
+            "operations": len(self.pool),
+        }
+
     # ---- events
 
     def start(self) -> list[Effect]:
@@ -208,7 +219,8 @@ class Replica:
         self._effects = []
         match event:
             case Received(message=message):
-                self._on_message(message)
+                if not self._on_message(message):
+                    return self._taken()
             case TimerFired(timer=timer):
                 self._on_timer(timer)
             case Applied(height=height, state_hash=state_hash):
@@ -244,20 +256,22 @@ class Replica:
         effects, self._effects = self._effects, []
         return effects
 
-    def _on_message(self, message: Vote) -> None:
+    def _on_message(self, message: Vote) -> bool:
+        """Whether it was recorded at the running height: if not, no rule can have anything new to say."""
         if self.roster.by_key(message.signer) is None:
-            return
+            return False
         if message.height < self.height:
             self._on_late(message)
-            return
+            return False
         if message.height > self.height:
             self._on_early(message)
-            return
+            return False
         stored = self.book.of(message.signer, message.kind, message.view)
+        recorded = False
         if stored is None:
             if not self._is_admissible(message):
-                return
-            self.book.add(message, current_view=self.view)
+                return False
+            recorded, _conflict = self.book.add(message, current_view=self.view)
         elif stored != message and message.signer not in self._accused:
             self._accused.add(message.signer)
             self._effects.append(Equivocation(first=stored, second=message))
@@ -265,6 +279,7 @@ class Replica:
             self._answered.add(message.signer)
             self._effects.extend(Send(message=proof, to=message.signer) for proof in self.entry)
             self._arm_window()
+        return recorded
 
     def _on_late(self, message: Vote) -> None:
         """A message of a decided height: if it is said twice, its sender is stuck there."""
@@ -473,7 +488,7 @@ class Replica:
         return signed
 
     def _try_decide(self) -> bool:
-        for view in self.book.views():
+        for view in self.book.views(MessageKind.COMMIT):
             commits = self.book.commits(view)
             for name in sorted({commit.block_id for commit in commits} - {NIL}):
                 group = [commit for commit in commits if commit.block_id == name]
@@ -538,7 +553,7 @@ class Replica:
         for certificate in self._certificates.values():
             if self.valid_view < certificate.view <= self.view and (best is None or certificate.view > best.view):
                 best = certificate
-        for view in self.book.views():
+        for view in self.book.views(MessageKind.PREPARE):
             if self.valid_view < view <= self.view and (best is None or view > best.view):
                 best = self._group(view) or best
         if best is None:

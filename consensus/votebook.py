@@ -6,13 +6,16 @@ and never overwrites. Per sender: the current view, the last 8 views and the hig
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from consensus.messages import Ballot, Commit, MessageKind, Prepare, SetMessage, Vote
 from consensus.types import Roster
 
 PAST_VIEWS_KEPT = 8
+
+
+Slot = tuple[MessageKind, int]
+"""(kind, view)."""
 
 
 @dataclass(slots=True)
@@ -27,10 +30,16 @@ class VoteBook:
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
         self._senders: dict[bytes, _Sender] = {}
+        self._slots: dict[Slot, dict[int, Vote]] = {}
+        self._in_order: dict[Slot, list[Vote]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(votes) for votes in self._slots.values())
 
     def add(self, message: Vote, *, current_view: int) -> tuple[bool, Vote | None]:
         """Record ``message``. Returns (recorded now, the conflicting earlier message if there is one)."""
-        if self.roster.by_key(message.signer) is None or message.view < current_view - PAST_VIEWS_KEPT:
+        member = self.roster.by_key(message.signer)
+        if member is None or message.view < current_view - PAST_VIEWS_KEPT:
             return False, None
         sender = self._senders.setdefault(message.signer, _Sender())
         stored = sender.views.get(message.view, {}).get(message.kind)
@@ -40,46 +49,57 @@ class VoteBook:
             if message.view < sender.highest_view:
                 return False, None
             for view in [v for v in sender.views if current_view < v < message.view]:
-                del sender.views[view]
+                self._forget(sender, view, member.index)
         sender.highest_view = max(sender.highest_view, message.view)
         sender.views.setdefault(message.view, {})[message.kind] = message
+        slot = (message.kind, message.view)
+        self._slots.setdefault(slot, {})[member.index] = message
+        self._in_order.pop(slot, None)
         return True, None
 
-    def forget_before(self, current_view: int) -> None:
-        for sender in self._senders.values():
-            for view in [v for v in sender.views if v < current_view - PAST_VIEWS_KEPT]:
-                del sender.views[view]
+    def _forget(self, sender: _Sender, view: int, index: int) -> None:
+        for kind in sender.views.pop(view):
+            slot = (kind, view)
+            self._in_order.pop(slot, None)
+            del self._slots[slot][index]
+            if not self._slots[slot]:
+                del self._slots[slot]
 
-    def knows(self, message: Vote) -> bool:
-        sender = self._senders.get(message.signer)
-        return sender is not None and message.kind in sender.views.get(message.view, {})
+    def forget_before(self, current_view: int) -> None:
+        for key, sender in self._senders.items():
+            for view in [v for v in sender.views if v < current_view - PAST_VIEWS_KEPT]:
+                self._forget(sender, view, self._index(key))
 
     def of(self, signer: bytes, kind: MessageKind, view: int) -> Vote | None:
         sender = self._senders.get(signer)
         return None if sender is None else sender.views.get(view, {}).get(kind)
 
-    def _all(self, kind: MessageKind, view: int) -> Iterator[Vote]:
-        for sender in self._senders.values():
-            message = sender.views.get(view, {}).get(kind)
-            if message is not None:
-                yield message
+    def _all(self, kind: MessageKind, view: int) -> list[Vote]:
+        """In join order."""
+        slot = (kind, view)
+        if slot not in self._in_order:
+            if slot not in self._slots:
+                return []
+            self._in_order[slot] = [message for _index, message in sorted(self._slots[slot].items())]
+        return self._in_order[slot]
 
     def ballots(self, view: int) -> list[Ballot]:
         """Of ACTIVE members and observers alike, in join order."""
-        found = [message for message in self._all(MessageKind.BALLOT, view) if isinstance(message, Ballot)]
-        return sorted(found, key=lambda ballot: self._index(ballot.signer))
+        return [message for message in self._all(MessageKind.BALLOT, view) if isinstance(message, Ballot)]
 
     def set_message(self, leader: bytes, view: int) -> SetMessage | None:
         message = self.of(leader, MessageKind.SET, view)
         return message if isinstance(message, SetMessage) else None
 
     def prepares(self, view: int) -> list[Prepare]:
-        found = [m for m in self._all(MessageKind.PREPARE, view) if isinstance(m, Prepare)]
-        return sorted((m for m in found if self.roster.is_active(m.signer)), key=lambda m: self._index(m.signer))
+        """Of ACTIVE members, in join order."""
+        active = self.roster.is_active
+        return [m for m in self._all(MessageKind.PREPARE, view) if isinstance(m, Prepare) and active(m.signer)]
 
     def commits(self, view: int) -> list[Commit]:
-        found = [m for m in self._all(MessageKind.COMMIT, view) if isinstance(m, Commit)]
-        return sorted((m for m in found if self.roster.is_active(m.signer)), key=lambda m: self._index(m.signer))
+        """Of ACTIVE members, in join order."""
+        active = self.roster.is_active
+        return [m for m in self._all(MessageKind.COMMIT, view) if isinstance(m, Commit) and active(m.signer)]
 
     def _index(self, key: bytes) -> int:
         member = self.roster.by_key(key)
@@ -93,8 +113,9 @@ class VoteBook:
         """Power of all members that said anything of this height."""
         return sum(self.roster.power(key) for key in self._senders)
 
-    def views(self) -> list[int]:
-        return sorted({view for sender in self._senders.values() for view in sender.views})
+    def views(self, kind: MessageKind) -> list[int]:
+        """In which there are messages of ``kind``, rising."""
+        return sorted(view for slot_kind, view in self._slots if slot_kind is kind)
 
     def jump_target(self, current_view: int) -> tuple[int, tuple[Vote, ...]] | None:
         """The largest view v* > current whose reach (members seen at v* or above) holds F+1, and the messages.
@@ -115,7 +136,3 @@ class VoteBook:
             if power >= self.roster.weak_quorum:
                 return view, tuple(proof)
         return None
-
-    def highest_view(self, key: bytes) -> int:
-        sender = self._senders.get(key)
-        return -1 if sender is None else sender.highest_view

@@ -6,17 +6,22 @@ honest key signs one content per slot, and breaking it is an AssertionError.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Iterable
 from dataclasses import replace
 
 from aicpnode.envelop.codec import content_id
-from consensus.messages import Ballot, Commit, Operation, Prepare, SetMessage, VoteT
+from consensus.messages import Ballot, Commit, Operation, Prepare, SetMessage, Vote, VoteT
+
+SIGNATURES_CACHED = 1 << 14
 
 
 def simulated_key(index: int) -> bytes:
     return hashlib.sha256(b"simulated key %d" % index).digest()
 
 
+@functools.lru_cache(maxsize=SIGNATURES_CACHED)
 def signature_of(message: Ballot | SetMessage | Prepare | Commit | Operation, network_id: bytes) -> bytes:
     """64 bytes that stand for the signer's signature over network, kind, height and fields."""
     height = message.sequence if isinstance(message, Operation) else message.height
@@ -26,13 +31,17 @@ def signature_of(message: Ballot | SetMessage | Prepare | Commit | Operation, ne
 
 
 class SimulatedCrypto:
-    """One member's crypto. ``slots`` is the durable slot table: it outlives a simulated crash."""
+    """One member's crypto. Its slots are those of this run and, after ``restart``, of the disk: as in production."""
 
     def __init__(self, key: bytes, network_id: bytes, *, honest: bool = True) -> None:
         self.key = key
         self.network_id = network_id
         self.honest = honest
-        self.slots: dict[tuple[int, int, int], Ballot | SetMessage | Prepare | Commit] = {}
+        self.slots: dict[tuple[int, int, int], Vote] = {}
+
+    def restart(self, votes: Iterable[Vote]) -> None:
+        """What was signed but never became durable is forgotten; it never left either."""
+        self.slots = {(int(vote.kind), vote.height, vote.view): vote for vote in votes}
 
     def sign(self, message: VoteT) -> VoteT:
         assert message.signer == self.key, "a member signs for itself"
@@ -42,6 +51,9 @@ class SimulatedCrypto:
         assert not self.honest or stored is None or stored == signed, f"two contents in slot {slot}"
         self.slots[slot] = signed
         return signed
+
+    def sign_operation(self, operation: Operation) -> Operation:
+        return replace(operation, signature=signature_of(operation, self.network_id))
 
     def verify(self, message: Ballot | SetMessage | Prepare | Commit | Operation) -> bool:
         return message.signature == signature_of(message, self.network_id)

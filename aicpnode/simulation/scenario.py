@@ -1,0 +1,134 @@
+"""A whole simulated run from one number: how many members, who misbehaves how, what fails when, who joins.
+
+``run(seed)`` is what the tests and long searches share, so that a failing seed found anywhere fails everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import time
+from dataclasses import dataclass
+
+from aicpnode.replication.intent import Wish
+from aicpnode.simulation.cluster import Behaviour, Cluster, Faults, Violation
+from consensus.types import CLAMP_FROM_POWER
+
+FOUNDERS = (1, 2, 3, 4, 4, 4, 5, 7)
+LIES = tuple(behaviour for behaviour in Behaviour if behaviour is not Behaviour.HONEST)
+HEIGHTS = 10
+ROUNDS = 4
+QUIET_AFTER_MS = 20_000
+LIMIT_MS = 400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Drawn from ``seed`` by ``draw``."""
+
+    seed: int
+    founders: tuple[Behaviour, ...]
+    joiners: tuple[Behaviour, ...]
+    faults: Faults
+    wishes: tuple[tuple[int, int, Wish], ...]
+    """(when in ms, which founder, its owner's new wish)."""
+
+    @classmethod
+    def draw(cls, seed: int) -> Scenario:
+        rng = random.Random(seed)
+        count = rng.choice(FOUNDERS)
+        faulty = (count - 1) // 3
+        liars = [rng.choice(LIES) for _ in range(faulty)] if rng.random() < 0.7 else []
+        founders = [Behaviour.HONEST] * (count - len(liars)) + liars
+        rng.shuffle(founders)
+        joiners = [Behaviour.HONEST] * rng.choice((0, 0, 0, 1, 2, 3))
+        if joiners and faulty and not liars and rng.random() < 0.5:
+            joiners[0] = rng.choice(LIES)
+        faults = Faults(
+            delay_ms=rng.choice(((1, 10), (1, 40), (20, 200))),
+            loss=rng.choice((0.0, 0.0, 0.05, 0.2)),
+            duplication=0.05,
+            crashes=rng.choice((0, 0, 3, 8)),
+            power_cuts=rng.choice((0, 0, 5, 20)),
+            partitions=rng.choice((0, 0, 2, 5)),
+            quiet_after_ms=QUIET_AFTER_MS,
+        )
+        changes = rng.choice((0, 0, 2, 5))
+        wishes = tuple(
+            (rng.randint(0, QUIET_AFTER_MS), rng.randrange(count), rng.choice(tuple(Wish))) for _ in range(changes)
+        )
+        return cls(seed=seed, founders=tuple(founders), joiners=tuple(joiners), faults=faults, wishes=wishes)
+
+    @property
+    def promotions(self) -> int:
+        """How many honest joiners must be promoted before the run is over: from four members on one in 100 rounds."""
+        honest = sum(behaviour is Behaviour.HONEST for behaviour in self.joiners)
+        below_four = max(0, CLAMP_FROM_POWER - len(self.founders))
+        return min(honest, max(1, below_four)) if honest == len(self.joiners) else 0
+
+    def cluster(self) -> Cluster:
+        cluster = Cluster(seed=self.seed, behaviours=self.founders, faults=self.faults, joiners=self.joiners)
+        founders = list(cluster.members.values())[: len(self.founders)]
+        cluster.start()
+        for at_ms, index, wish in self.wishes:
+            cluster.schedule(at_ms, functools.partial(founders[index].wish, wish))
+        for founder in founders:
+            cluster.schedule(QUIET_AFTER_MS, functools.partial(founder.wish, Wish.ON))
+        return cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended. ``decided`` is False if it did not get far enough in time."""
+
+    seed: int
+    decided: bool
+    cluster: Cluster
+
+    def __str__(self) -> str:
+        cluster = self.cluster
+        where = [
+            (m.name, m.behaviour.value, *((m.replica.height, m.replica.view, m.replica.step.name) if m.replica else ()))
+            for m in cluster.members.values()
+        ]
+        return (
+            f"seed {self.seed}: decided={self.decided} at {cluster.now_ms} ms, heights {cluster.heights()}, "
+            f"rounds {cluster.rounds()}, promoted {cluster.promoted()}, {where}"
+        )
+
+
+def run(seed: int) -> Outcome:
+    """Raises Violation if an invariant breaks."""
+    scenario = Scenario.draw(seed)
+    cluster = scenario.cluster()
+    promotions = scenario.promotions
+
+    def is_enough() -> bool:
+        return (
+            min(cluster.heights()) >= HEIGHTS and min(cluster.rounds()) >= ROUNDS and cluster.promoted() >= promotions
+        )
+
+    return Outcome(seed=seed, decided=cluster.run(until=is_enough, limit_ms=LIMIT_MS), cluster=cluster)
+
+
+def search(first: int, last: int, *, seconds: float) -> tuple[int, list[str]]:
+    """Run seeds from ``first`` up to ``last`` for at most so long; (how many ran, what went wrong)."""
+    ends = time.monotonic() + seconds
+    wrong: list[str] = []
+    for count, seed in enumerate(range(first, last)):
+        if time.monotonic() > ends:
+            return count, wrong
+        try:
+            outcome = run(seed)
+        except Violation as violation:
+            wrong.append(f"seed {seed}: {violation}")
+        else:
+            if not outcome.decided:
+                wrong.append(str(outcome))
+    return last - first, wrong
+
+
+if __name__ == "__main__":
+    ran, faults = search(int(sys.argv[1]), int(sys.argv[2]), seconds=float(sys.argv[3]))
+    sys.stdout.write("\n".join([*faults, f"{ran} seeds, {len(faults)} wrong", ""]))
