@@ -25,6 +25,10 @@ from consensus.types import CLAMP_FROM_POWER, Member, MemberStatus, Roster
 EXPECTED_WINDOW_ROUNDS = 8
 """A contributor is waited for while it was included, or switched on, within so many training rounds."""
 PROMOTION_WINDOW_ROUNDS = 100
+PROBATION_MEMBERS_MAX = 32
+"""At the same time: under open admission strangers cost nothing, and each of them enters every roster hash."""
+ROSTER_ENTRIES_PER_MEMBER_MAX = 10
+"""Of those who failed probation the entry stays (indices are join order); so many times members_max in all."""
 NEVER = -1
 
 
@@ -86,18 +90,16 @@ class LedgerState:
         return self.round < self.standings[member.index].until_round
 
     def contributors(self) -> tuple[Member, ...]:
-        return tuple(member for member in self.roster.members if self.contributes(member.key))
+        """Voting members that contribute: while there are none, nobody trains.
+
+        Members on probation may propose to rounds, but a stranger must not keep everybody's rounds going.
+        """
+        return tuple(member for member in self.roster.active if self.contributes(member.key))
 
     def expected(self) -> tuple[Member, ...]:
-        """``expected(r)``: contributors who were included, or switched on, within the last 8 rounds.
-
-        ACTIVE ones only: what a member on probation proposes weighs nothing, so under open admission a stranger that
-        switches on and proposes nothing must not make everybody wait for the deadline.
-        """
+        """``expected(r)``: contributors who were included, or switched on, within the last 8 rounds."""
         result = []
         for member in self.contributors():
-            if member.status is not MemberStatus.ACTIVE:
-                continue
             standing = self.standings[member.index]
             if self.round - max(standing.since_round, standing.included_round) <= EXPECTED_WINDOW_ROUNDS:
                 result.append(member)
@@ -136,11 +138,7 @@ def refuse_operation(state: LedgerState, operation: Operation, rules: LedgerRule
     """Why ``operation`` is not valid in ``state``, or None. Signatures are the caller's business."""
     member = state.roster.by_key(operation.signer)
     if operation.kind is OperationKind.JOIN:
-        if member is not None:
-            return "already a member"
-        if len(state.roster.members) >= rules.members_max:
-            return "the roster is full"
-        return None if operation.sequence >= 1 else "sequence starts at 1"
+        return _refuse_join(state, operation, rules)
     if member is None:
         return "not a member"
     standing = state.standings[member.index]
@@ -157,6 +155,28 @@ def refuse_operation(state: LedgerState, operation: Operation, rules: LedgerRule
     if member.status is not MemberStatus.PROBATION:
         return "only members on probation announce presence"
     return None if operation.arguments[0] == state.height else "presence at another height"
+
+
+def may_join_again(member: Member) -> bool:
+    """A member that failed its probation: it never had power, and asks again like a newcomer."""
+    return member.status is MemberStatus.SUSPENDED and member.power == 0
+
+
+def _refuse_join(state: LedgerState, operation: Operation, rules: LedgerRules) -> str | None:
+    members = state.roster.members
+    member = state.roster.by_key(operation.signer)
+    if member is not None and not may_join_again(member):
+        return "already a member"
+    if member is not None and operation.sequence <= state.standings[member.index].sequence:
+        return "sequence already used"
+    on_probation = sum(other.status is MemberStatus.PROBATION for other in members)
+    if len(state.roster.active) + on_probation >= rules.members_max:
+        return "the roster is full"
+    if on_probation >= PROBATION_MEMBERS_MAX:
+        return "too many are on probation"
+    if member is None and len(members) >= ROSTER_ENTRIES_PER_MEMBER_MAX * rules.members_max:
+        return "the roster's list is full"
+    return None if operation.sequence >= 1 else "sequence starts at 1"
 
 
 def apply_operation(state: LedgerState, operation: Operation) -> LedgerState:
@@ -178,11 +198,12 @@ def apply_operation(state: LedgerState, operation: Operation) -> LedgerState:
 def _join(state: LedgerState, operation: Operation) -> LedgerState:
     name = operation.arguments[1]
     assert isinstance(name, str)
-    newcomer = Member(
-        index=len(state.roster.members), key=operation.signer, power=0, status=MemberStatus.PROBATION, name=name
-    )
-    roster = Roster(epoch=state.roster.epoch + 1, members=(*state.roster.members, newcomer))
-    return replace(state, roster=roster, standings=(*state.standings, Standing(sequence=operation.sequence)))
+    members, standing = state.roster.members, Standing(sequence=operation.sequence)
+    known = state.roster.by_key(operation.signer)
+    index = len(members) if known is None else known.index
+    newcomer = Member(index=index, key=operation.signer, power=0, status=MemberStatus.PROBATION, name=name)
+    roster = Roster(epoch=state.roster.epoch + 1, members=(*members[:index], newcomer, *members[index + 1 :]))
+    return replace(state, roster=roster, standings=(*state.standings[:index], standing, *state.standings[index + 1 :]))
 
 
 def _with_standing(state: LedgerState, index: int, standing: Standing) -> LedgerState:
@@ -269,23 +290,31 @@ def _observe_probation(before: LedgerState, state: LedgerState, body: Body) -> L
 
 
 def _promote_one(state: LedgerState, rules: LedgerRules) -> LedgerState:
-    """Promote the first member on probation that has stood long enough; start the count again for those who failed."""
+    """Promote the first member on probation that has stood long enough; suspend those that did not follow."""
     window = tuple(item for item in state.promotions if state.round - item[0] < PROMOTION_WINDOW_ROUNDS)
     state = replace(state, promotions=window)
     limit = max(1, state.roster.faulty_power)
     from_four = state.roster.total_power >= CLAMP_FROM_POWER
     blocked = from_four and sum(power for _round, power in window) + 1 > limit
+    promoted = False
     for member in state.roster.members:
-        if member.status is not MemberStatus.PROBATION:
-            continue
         standing = state.standings[member.index]
-        if standing.probation_blocks < rules.probation_rounds:
+        if member.status is not MemberStatus.PROBATION or standing.probation_blocks < rules.probation_rounds:
             continue
         if 2 * standing.probation_seen < standing.probation_blocks:
-            state = _with_standing(state, member.index, replace(standing, probation_blocks=0, probation_seen=0))
-        elif not blocked:
-            promoted = replace(member, status=MemberStatus.ACTIVE, power=1)
-            members = (*state.roster.members[: member.index], promoted, *state.roster.members[member.index + 1 :])
-            promotions = (*window, (state.round, 1)) if from_four else window
-            return replace(state, roster=Roster(epoch=state.roster.epoch + 1, members=members), promotions=promotions)
+            state = _with_member(state, replace(member, status=MemberStatus.SUSPENDED))
+            state = _with_standing(state, member.index, Standing(sequence=standing.sequence))
+        elif not blocked and not promoted:
+            promoted = True
+            state = _with_member(state, replace(member, status=MemberStatus.ACTIVE, power=1))
+            if from_four:
+                state = replace(state, promotions=(*window, (state.round, 1)))
     return state
+
+
+def _with_member(state: LedgerState, member: Member) -> LedgerState:
+    members = state.roster.members
+    roster = Roster(
+        epoch=state.roster.epoch + 1, members=(*members[: member.index], member, *members[member.index + 1 :])
+    )
+    return replace(state, roster=roster)

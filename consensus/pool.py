@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from consensus.membership import LedgerRules, LedgerState, refuse_operation
+from consensus.membership import LedgerRules, LedgerState, may_join_again, refuse_operation
 from consensus.messages import Operation, OperationKind
 
 OPERATIONS_PER_SIGNER_KEPT = 16
@@ -91,10 +91,13 @@ class OperationPool:
 
 def _is_settled(ledger: LedgerState, operation: Operation) -> bool:
     standing = ledger.standing(operation.signer)
-    if operation.kind is OperationKind.JOIN:
-        return standing is not None
+    member = ledger.roster.by_key(operation.signer)
+    if operation.kind is OperationKind.JOIN and member is not None and not may_join_again(member):
+        return True
     if standing is not None and operation.sequence <= standing.sequence:
         return True
+    if operation.kind is OperationKind.JOIN:
+        return False
     argument = operation.arguments[0]
     assert isinstance(argument, int)
     if operation.kind is OperationKind.PRESENT:

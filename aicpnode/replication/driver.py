@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import statistics as stats
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol, cast
@@ -40,6 +40,7 @@ from aicpnode.network.peers import PeerInfo
 from aicpnode.replication.agreement import Agreement
 from aicpnode.replication.application import Application, DecidedTraining, IncludedProposal, RoundContext
 from aicpnode.replication.crypto import MemberCrypto
+from aicpnode.replication.inbox import Inbox
 from aicpnode.replication.intent import Intent, Wish, wanted
 from aicpnode.replication.ledger import DURABLE, DecidedBlock, LedgerStore, state_hash
 from aicpnode.replication.recovery import SAFE_ROUNDS, Amnesia
@@ -55,7 +56,6 @@ from consensus.events import (
     Equivocation,
     Fetch,
     HeadAnnounced,
-    Input,
     OperationReceived,
     Opinion,
     Received,
@@ -70,8 +70,8 @@ from consensus.membership import LedgerState
 from consensus.messages import Ballot, Operation, OperationKind, Vote
 from consensus.replica import Replica
 
-INPUTS_QUEUED_MAX = 4096
-"""Of peers; beyond that they are dropped and counted."""
+ASKED_KEPT = 128
+"""Peers whose answers are expected."""
 BATCH_INPUTS_MAX = 64
 HEAD_PERIOD_S = 5.0
 INTENT_PERIOD_S = 1.0
@@ -128,13 +128,13 @@ class Driver:
         self._random = rng or random.Random()
         self._crypto = MemberCrypto(identity, agreement.network_id)
         self._store = LedgerStore(database, agreement.network_id, agreement.rules)
-        self._inputs: deque[Input] = deque()
-        self._wakeup = trio.Event()
+        self._inbox = Inbox()
         self._timers: dict[Timer, float] = {}
         self._timers_changed = trio.Event()
         self._to_apply: deque[DecidedBlock] = deque()
         self._apply_wakeup = trio.Event()
-        self._to_serve: deque[tuple[bytes, int, int]] = deque(maxlen=SERVE_QUEUE_MAX)
+        self._to_serve: OrderedDict[bytes, tuple[bytes, int, int]] = OrderedDict()
+        self._asked: OrderedDict[bytes, None] = OrderedDict()
         self._serve_wakeup = trio.Event()
         self._intent_wakeup = trio.Event()
         self._last_heard: dict[bytes, float] = {}
@@ -143,7 +143,6 @@ class Driver:
         self._sequence = 0
         self._join_nonce = self._random.randbytes(JOIN_NONCE_BYTES)
         self._changed = trio.Event()
-        self.dropped_inputs = 0
         self.equivocations = 0
         self.messages_sent = 0
         self.applied_height = 0
@@ -221,7 +220,7 @@ class Driver:
 
     def opinion(self, opinion: Opinion) -> None:
         """What the gradient participant thinks of the running round."""
-        self._put(opinion)
+        self._inbox.put(opinion)
 
     async def set_intent(self, intent: Intent) -> None:
         """The owner's wish; durable before this returns."""
@@ -238,7 +237,9 @@ class Driver:
         operation = self._crypto.sign_operation(
             Operation(kind=kind, signer=self._identity.key, sequence=self._sequence, arguments=arguments)
         )
-        self._put(OperationReceived(operation=operation, own=True))
+        # What others cannot read, this node could not read back from its own ledger either: it must never be decided.
+        assert parse_operation(operation_envelop(operation, self._agreement.network_id)) == operation
+        self._inbox.put(OperationReceived(operation=operation, own=True))
         return operation
 
     def may_propose(self, round_number: int) -> bool:
@@ -315,26 +316,13 @@ class Driver:
         transport.subscribe([Kind.HEAD], self._on_head)
         transport.subscribe([Kind.GET_DECISIONS, Kind.GET_BLOCK], self._on_request)
         transport.subscribe([Kind.DECISIONS, Kind.BLOCK], self._on_answer)
-        transport.on_connect(lambda peer: self._put_remote(HeadAnnounced(peer=peer.key, height=peer.head_height)))
-
-    def _put(self, event: Input) -> None:
-        self._inputs.append(event)
-        self._wakeup.set()
-
-    def _put_remote(self, event: Input) -> None:
-        if len(self._inputs) >= INPUTS_QUEUED_MAX:
-            self.dropped_inputs += 1
-            return
-        self._put(event)
+        transport.on_connect(self._on_connect)
 
     async def _replicate(self) -> None:
         while True:
-            while not self._inputs:
-                self._wakeup = trio.Event()
-                await self._wakeup.wait()
             effects: list[Effect] = []
-            for _ in range(min(len(self._inputs), BATCH_INPUTS_MAX)):
-                effects += self.replica.handle(self._inputs.popleft())
+            for event in await self._inbox.take(BATCH_INPUTS_MAX):
+                effects += self.replica.handle(event)
             await self._carry_out(effects)
 
     async def _carry_out(self, effects: list[Effect]) -> None:
@@ -354,11 +342,13 @@ class Driver:
                 self._timers_changed.set()
             case Fetch(height=height, block_id=name, targets=targets):
                 for target in targets:
+                    self._note_asked(target)
                     self._ask(Kind.GET_BLOCK, target, height, (name,))
             case RequestDecisions(height=height, target=target):
+                self._note_asked(target)
                 self._ask(Kind.GET_DECISIONS, target, height, (DECISIONS_PER_REPLY_MAX,))
             case ServeDecision(height=height, to=to):
-                self._enqueue_serving(to, height, 1)
+                self._enqueue_serving(to, to, height, 1)
             case Decide():
                 self._on_decided(effect)
             case Equivocation(first=first):
@@ -407,6 +397,12 @@ class Driver:
         )
         self._transport.send(target, signing.seal(self._identity, envelop), attachment)
 
+    def _note_asked(self, target: bytes) -> None:
+        self._asked.pop(target, None)
+        self._asked[target] = None
+        if len(self._asked) > ASKED_KEPT:
+            self._asked.popitem(last=False)
+
     def _phase(self, phase: str, message: Vote) -> None:
         self._events.publish(
             PhaseReached(
@@ -420,7 +416,12 @@ class Driver:
 
     # ---- receiving: called by the network, must not block
 
+    def _on_connect(self, peer: PeerInfo) -> None:
+        self._inbox.put_from(peer.key, HeadAnnounced(peer=peer.key, height=peer.head_height))
+
     def _on_vote(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
+        if self.ledger.roster.by_key(envelop.sender) is None:
+            return  # a stranger, or a newcomer of a block that is not decided here yet: it says it again
         message = parse_vote(envelop, attachment)
         self._crypto.note_verified(envelop)
         self.note_heard(message.signer)
@@ -428,7 +429,7 @@ class Driver:
             if isinstance(message, Ballot) and self.ledger.roster.is_active(message.signer):
                 self._began(message.height)
             self._phase(f"{message.kind.name} received", message)
-        self._put_remote(Received(message=message))
+        self._inbox.put_from(peer, Received(message=message))
 
     def _began(self, height: int) -> None:
         if self._height_began_s is None and height == self.replica.height:
@@ -437,18 +438,18 @@ class Driver:
     def _on_operation(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
         operation = parse_operation(envelop, attachment)
         self._crypto.note_verified(envelop)
-        self._put_remote(OperationReceived(operation=operation))
+        self._inbox.put_from(peer, OperationReceived(operation=operation))
 
     def _on_head(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
         self.note_heard(envelop.sender)
         if self.amnesia is not None:
             self.amnesia.heard(envelop.sender, envelop.height, self.ledger)
             self._intent_wakeup.set()
-        self._put_remote(HeadAnnounced(peer=envelop.sender, height=envelop.height))
+        self._inbox.put_from(peer, HeadAnnounced(peer=envelop.sender, height=envelop.height))
 
     def _on_request(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
         if envelop.kind is Kind.GET_DECISIONS:
-            self._enqueue_serving(envelop.sender, envelop.height, DECISIONS_PER_REPLY_MAX)
+            self._enqueue_serving(peer, envelop.sender, envelop.height, DECISIONS_PER_REPLY_MAX)
             return
         body = envelop.body
         if not isinstance(body, tuple) or len(body) != 1 or not isinstance(body[0], bytes):
@@ -457,29 +458,39 @@ class Driver:
         if block is not None and block.height == envelop.height:
             self._ask(Kind.BLOCK, envelop.sender, envelop.height, body, encode_block(block))
         else:
-            self._enqueue_serving(envelop.sender, envelop.height, 1)
+            self._enqueue_serving(peer, envelop.sender, envelop.height, 1)
 
     def _on_answer(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
+        """Blocks and decisions: of whom they were asked, or a single decision of a member that sees this one stuck."""
+        height = self.replica.height
+        asked = envelop.sender in self._asked
+        if not asked and self.ledger.roster.by_key(envelop.sender) is None:
+            return
         if envelop.kind is Kind.BLOCK:
-            self._put_remote(BlockReceived(block=decode_block(attachment)))
+            if asked and envelop.height == height:
+                self._inbox.put_from(peer, BlockReceived(block=decode_block(attachment)))
             return
         items = unpack(attachment)
-        if not isinstance(items, tuple) or len(items) > DECISIONS_PER_REPLY_MAX:
-            raise MalformedError("DECISIONS carry an array of pairs")
-        for item in items:
+        if not isinstance(items, tuple) or len(items) > (DECISIONS_PER_REPLY_MAX if asked else 1):
+            raise MalformedError("DECISIONS carry an array of pairs, as many as were asked for")
+        # What is decided here already is not even decoded: whoever repeats old decisions costs next to nothing.
+        for item in items[max(0, height - envelop.height) :] if envelop.height <= height else ():
             if not isinstance(item, tuple) or len(item) != 2:
                 raise MalformedError("a decision is a block and its certificate")
             block, certificate = item
             if not isinstance(block, bytes) or not isinstance(certificate, bytes):
                 raise MalformedError("a decision is two byte strings")
             event = DecisionReceived(block=decode_block(block), certificate=decode_commit_certificate(certificate))
-            self._put_remote(event)
+            self._inbox.put_from(peer, event)
 
-    def _enqueue_serving(self, to: bytes, height: int, count: int) -> None:
-        """The oldest request gives way: whoever made it asks again."""
-        if height >= 1 and (to, height, count) not in self._to_serve:
-            self._to_serve.append((to, height, count))
-            self._serve_wakeup.set()
+    def _enqueue_serving(self, peer: bytes, to: bytes, height: int, count: int) -> None:
+        """One request for each connection; the newest replaces it, and the oldest gives way when there are many."""
+        if height < 1:
+            return
+        self._to_serve[peer] = (to, height, count)
+        if len(self._to_serve) > SERVE_QUEUE_MAX:
+            self._to_serve.popitem(last=False)
+        self._serve_wakeup.set()
 
     # ---- tasks
 
@@ -488,7 +499,7 @@ class Driver:
             while not self._to_serve:
                 self._serve_wakeup = trio.Event()
                 await self._serve_wakeup.wait()
-            to, height, count = self._to_serve.popleft()
+            _peer, (to, height, count) = self._to_serve.popitem(last=False)
             found = await trio.to_thread.run_sync(self._database.decisions, height, DECISIONS_REPLY_BYTES)
             items = tuple((block, certificate) for _height, block, certificate in found[:count])
             if items:
@@ -500,7 +511,7 @@ class Driver:
             due = [timer for timer, at in self._timers.items() if at <= now]
             for timer in sorted(due, key=lambda timer: self._timers[timer]):
                 del self._timers[timer]
-                self._put(TimerFired(timer=timer))
+                self._inbox.put(TimerFired(timer=timer))
             self._timers_changed = trio.Event()
             next_at = min(self._timers.values(), default=float("inf"))
             with trio.move_on_at(next_at):
@@ -562,7 +573,7 @@ class Driver:
         if began is not None:
             self._decision_s.append(seconds)
             median_ms = int(2000 * stats.median(list(self._decision_s)[-16:]))
-            self._put(DeltaMeasured(delta_ms=median_ms))
+            self._inbox.put(DeltaMeasured(delta_ms=median_ms))
         block, certificate = decision.block, decision.certificate
         self._crypto.forget_slots(decision.ledger.height + 1)
         self._to_apply.append(
@@ -665,7 +676,7 @@ class Driver:
             if snapshot is not None:
                 await self._prune_snapshots()
         self.applied_height, self.state_hash = ledger.height, hashed
-        self._put(Applied(height=ledger.height, state_hash=hashed))
+        self._inbox.put(Applied(height=ledger.height, state_hash=hashed))
         if ledger.height == self.head:
             self._begin_round(self.ledger)
             # With short rounds, only now, before the next block is decided, is this node not behind: ask now.

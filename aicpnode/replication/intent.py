@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from aicpnode.envelop.codec import Value, pack, unpack
-from consensus.membership import LedgerState
+from consensus.membership import LedgerState, may_join_again
 from consensus.messages import OperationKind
 from consensus.types import MemberStatus
 
@@ -88,7 +88,7 @@ def wanted(
     ``trains``: whether this node can train; None while it is still getting ready, which changes nothing in the ledger.
     """
     member = ledger.roster.by_key(key)
-    if member is None:
+    if member is None or may_join_again(member):
         return Request(kind=OperationKind.JOIN, arguments=(nonce, name)), intent
     if member.status not in (MemberStatus.ACTIVE, MemberStatus.PROBATION):
         return None, intent

@@ -8,6 +8,7 @@ from aicpnode.simulation.crypto import simulated_key
 from aicpnode.simulation.playbook import Playbook, founders
 from consensus.membership import (
     EXPECTED_WINDOW_ROUNDS,
+    PROBATION_MEMBERS_MAX,
     PROMOTION_WINDOW_ROUNDS,
     LedgerRules,
     LedgerState,
@@ -195,10 +196,35 @@ def test_promotion_after_half_of_the_blocks_of_probation() -> None:
     assert (promoted.roster.total_power, promoted.roster.epoch) == (5, 2)
 
 
-def test_probation_begins_anew_for_those_who_were_absent() -> None:
+def test_those_who_were_absent_lose_their_place_and_may_ask_again() -> None:
     state = on_probation(after(founders(4), body(join(9))), blocks=4, seen=1)
-    assert state.roster.members[4].status is MemberStatus.PROBATION
+    assert state.roster.members[4].status is MemberStatus.SUSPENDED
+    assert refuse_operation(state, join(9), RULES) == "sequence already used"
+    again = replace(join(9), sequence=join(9).sequence + 1)
+    assert refuse_operation(state, again, RULES) is None
+    state = after(state, body(again))
+    assert (len(state.roster.members), state.roster.members[4].status) == (5, MemberStatus.PROBATION)
     assert (state.standings[4].probation_blocks, state.standings[4].probation_seen) == (0, 0)
+
+
+def test_strangers_on_probation_do_not_close_the_run_for_ever() -> None:
+    rules = replace(RULES, members_max=100)
+    state = founders(4)
+    strangers = [join(100 + number) for number in range(PROBATION_MEMBERS_MAX + 4)]
+    for first in range(0, len(strangers), JOINS_PER_BLOCK_MAX):
+        chosen, state = select_operations(state, strangers[first : first + JOINS_PER_BLOCK_MAX], rules)
+        assert all(refuse_operation(state, late, rules) is not None for late in chosen)
+    assert sum(m.status is MemberStatus.PROBATION for m in state.roster.members) == PROBATION_MEMBERS_MAX
+    assert refuse_operation(state, join(9), rules) == "too many are on probation"
+    state = on_probation(state, blocks=rules.probation_rounds, seen=0)
+    assert refuse_operation(state, join(9), rules) is None
+
+
+def test_a_stranger_that_contributes_does_not_keep_rounds_going() -> None:
+    state = after(founders(4), body(join(9)))
+    state = after(state, body(contribute(9, 1_000, sequence=2)))
+    assert state.contributes(simulated_key(9))
+    assert (state.contributors(), state.expected()) == ((), ())
 
 
 def test_while_somebody_trains_only_blocks_with_training_count() -> None:
