@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from consensus.membership import LedgerRules, LedgerState, may_join_again, refuse_operation
 from consensus.messages import Operation, OperationKind
+from consensus.types import MemberStatus
 
 OPERATIONS_PER_SIGNER_KEPT = 16
 OPERATIONS_KEPT = 1024
@@ -45,8 +46,8 @@ class OperationPool:
         of_signer = sum(other.signer == operation.signer for other in self._operations.values())
         if of_signer >= OPERATIONS_PER_SIGNER_KEPT or len(self._operations) >= OPERATIONS_KEPT:
             return False
-        if ledger.roster.by_key(operation.signer) is None and not own:
-            strangers = {o.signer for o in self._operations.values() if ledger.roster.by_key(o.signer) is None}
+        if _is_stranger(ledger, operation.signer) and not own:
+            strangers = {o.signer for o in self._operations.values() if _is_stranger(ledger, o.signer)}
             if operation.kind is not OperationKind.JOIN or operation.signer in strangers:
                 return False  # nothing but one JOIN of theirs can be valid: more would only keep others out
             if len(strangers) >= STRANGERS_KEPT:
@@ -89,6 +90,12 @@ class OperationPool:
             self._shared.discard(subject)
 
 
+def _is_stranger(ledger: LedgerState, key: bytes) -> bool:
+    """No member, or one that failed its probation: a key that cost nothing."""
+    member = ledger.roster.by_key(key)
+    return member is None or may_join_again(member)
+
+
 def _is_settled(ledger: LedgerState, operation: Operation) -> bool:
     standing = ledger.standing(operation.signer)
     member = ledger.roster.by_key(operation.signer)
@@ -98,6 +105,8 @@ def _is_settled(ledger: LedgerState, operation: Operation) -> bool:
         return True
     if operation.kind is OperationKind.JOIN:
         return False
+    if member is not None and member.status not in (MemberStatus.ACTIVE, MemberStatus.PROBATION):
+        return True  # it would be refused, and keep its owner from asking to join again
     argument = operation.arguments[0]
     assert isinstance(argument, int)
     if operation.kind is OperationKind.PRESENT:
