@@ -15,6 +15,7 @@ from consensus.messages import (
     BLOCK_BASE_WEIGHT,
     ENTRIES_PER_AUTHOR_MAX,
     OBSERVER_WEIGHT,
+    OBSERVERS_MAX,
     OPERATIONS_WEIGHT_MAX,
     TABLE_ROW_WEIGHT,
     Ballot,
@@ -43,15 +44,15 @@ _UNKNOWN_ID = bytes(HASH_BYTES)
 
 
 def ballot_is_well_formed(ballot: Ballot, roster: Roster) -> bool:
-    """Entries sorted, of roster authors, at most two an author and one yes among them."""
-    if len(ballot.entries) > ENTRIES_PER_AUTHOR_MAX * len(roster.members):
+    """Entries sorted, of authors on the roster, at most two an author and one yes among them."""
+    if len(ballot.entries) > ENTRIES_PER_AUTHOR_MAX * len(roster.authors):
         return False
     keys = [(entry.author_index, entry.digest) for entry in ballot.entries]
     if keys != sorted(set(keys)):
         return False
     for author in {index for index, _digest in keys}:
         entries = [entry for entry in ballot.entries if entry.author_index == author]
-        if roster.by_index(author) is None or len(entries) > ENTRIES_PER_AUTHOR_MAX:
+        if author not in roster.authors or len(entries) > ENTRIES_PER_AUTHOR_MAX:
             return False
         if sum(entry.accepted for entry in entries) > 1:
             return False
@@ -91,6 +92,7 @@ def build_block(
     Ballots beyond a quorum are left out where they would make the block too large; None if that does not help.
     """
     roster = ledger.roster
+    observers = _fitting_observers(observers, roster)
     room = block_weight_max(roster) - BLOCK_BASE_WEIGHT - OBSERVER_WEIGHT * len(observers)
     ballots = _fitting_ballots(ballots, roster, room - OPERATIONS_WEIGHT_MAX)
     training = None
@@ -114,6 +116,18 @@ def build_block(
         operations=chosen,
     )
     return Block(header=_header(ledger, rules, crypto, view, state_hash, body), body=body)
+
+
+def _fitting_observers(observers: list[Ballot], roster: Roster) -> list[Ballot]:
+    """In join order; where there are too many, those on probation stay."""
+
+    def rank(ballot: Ballot) -> tuple[bool, int]:
+        member = roster.by_key(ballot.signer)
+        assert member is not None
+        return member.status is not MemberStatus.PROBATION, member.index
+
+    kept = sorted(observers, key=rank)[:OBSERVERS_MAX]
+    return sorted(kept, key=lambda ballot: _index(roster, ballot.signer))
 
 
 def _fitting_ballots(ballots: list[Ballot], roster: Roster, room: int) -> list[Ballot]:
@@ -231,7 +245,7 @@ def refuse_block(block: Block, *, ledger: LedgerState, rules: LedgerRules, crypt
         return "does not build on this ledger"
     if header.epoch != roster.epoch or header.roster_hash != roster_hash(crypto, roster):
         return "another roster"
-    if body.weight > block_weight_max(roster):
+    if len(body.observers) > OBSERVERS_MAX or body.weight > block_weight_max(roster):
         return "too large"
     if body.training is not None and body.training.round != ledger.round:
         return "training of another round"

@@ -20,11 +20,13 @@ OPERATIONS_WEIGHT_MAX = 16 * 1024
 BLOCK_WEIGHT_MAX = 32 * 1024
 LARGE_ROSTER_BLOCK_WEIGHT_MAX = 64 * 1024
 LARGE_ROSTER_MEMBERS = 64
-"""Beyond so many members a block may take more."""
+"""Beyond so many members, suspended and banned ones not counted, a block may take more."""
 BLOCK_BASE_WEIGHT = 320
 TABLE_ROW_WEIGHT = 40
 BALLOT_BASE_WEIGHT = 80
 OBSERVER_WEIGHT = 72
+OBSERVERS_MAX = 64
+"""In a block. Those on probation come first: the suspended may be strangers without number."""
 JOINS_PER_BLOCK_MAX = 4
 ENTRIES_PER_AUTHOR_MAX = 2
 OPERATION_BASE_WEIGHT = 128
@@ -314,7 +316,7 @@ def ballot_weight(rows: int) -> int:
 
 
 def block_weight_max(roster: Roster) -> int:
-    large = len(roster.members) > LARGE_ROSTER_MEMBERS
+    large = len(roster.authors) > LARGE_ROSTER_MEMBERS
     return LARGE_ROSTER_BLOCK_WEIGHT_MAX if large else BLOCK_WEIGHT_MAX
 
 

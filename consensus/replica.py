@@ -51,6 +51,7 @@ from consensus.messages import (
     ENTRIES_PER_AUTHOR_MAX,
     JOINS_PER_BLOCK_MAX,
     Ballot,
+    BallotEntry,
     Block,
     Commit,
     CommitCert,
@@ -305,13 +306,16 @@ class Replica:
 
     def _may_be_kept(self, message: Vote) -> bool:
         """What can be told of a message of the next height: a stripped or bloated one must not take its slot."""
+        member = self.roster.by_key(message.signer)
+        if member is None or (member.index not in self.roster.authors and not isinstance(message, Ballot)):
+            return False  # from no status but these two do members vote at the next height
         if isinstance(message, SetMessage) and message.valid_view == NO_VIEW:
             block = message.block
             return block is not None and block_binds(self._crypto, block, message.block_id)
         if isinstance(message, SetMessage):
             return message.certificate is not None
         if isinstance(message, Ballot):
-            return len(message.entries) <= ENTRIES_PER_AUTHOR_MAX * (len(self.roster.members) + JOINS_PER_BLOCK_MAX)
+            return len(message.entries) <= ENTRIES_PER_AUTHOR_MAX * (len(self.roster.authors) + JOINS_PER_BLOCK_MAX)
         return True
 
     def _is_admissible(self, message: Vote) -> bool:
@@ -612,13 +616,17 @@ class Replica:
             valid_id=self.valid_id,
             round=self.ledger.round,
             ready=opinion is not None and opinion.ready,
-            entries=() if opinion is None else opinion.entries,
+            entries=() if opinion is None else self._still_judged(opinion),
             signer=self.key,
             certificate=self.valid_certificate,
         )
         assert ballot_is_well_formed(ballot, self.roster), "the own opinion is well-formed"
         self._cast(ballot)
         return True
+
+    def _still_judged(self, opinion: Opinion) -> tuple[BallotEntry, ...]:
+        """Without authors that were suspended since the round began."""
+        return tuple(entry for entry in opinion.entries if entry.author_index in self.roster.authors)
 
     def _has_reason_to_ballot(self) -> bool:
         """Ready, or an operation has waited, or F+1 power asks for an unready decision."""

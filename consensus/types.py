@@ -88,6 +88,12 @@ class Roster:
         return tuple(member for member in self.members if member.status is MemberStatus.ACTIVE)
 
     @cached_property
+    def authors(self) -> frozenset[int]:
+        """Indices of those whose proposals are judged: ACTIVE and on probation, so at most ``members_max`` of them."""
+        judged = (MemberStatus.ACTIVE, MemberStatus.PROBATION)
+        return frozenset(member.index for member in self.members if member.status in judged)
+
+    @cached_property
     def _power_by_key(self) -> dict[bytes, int]:
         powers = clamp_powers(tuple(member.power for member in self.active))
         return {member.key: power for member, power in zip(self.active, powers, strict=True)}

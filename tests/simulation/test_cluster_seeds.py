@@ -87,6 +87,12 @@ def test_silent_joiner_is_never_promoted() -> None:
     assert cluster.statuses()[member.name] is MemberStatus.PROBATION
 
 
+def test_seed_58_joiner_that_failed_its_probation_asks_again() -> None:
+    """Its pending operation could never become valid and kept it from joining again."""
+    outcome = run(58)
+    assert outcome.decided, str(outcome)
+
+
 SEED_OF_EVERYTHING = next(
     seed
     for seed in range(1000)

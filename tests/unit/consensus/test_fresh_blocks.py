@@ -10,8 +10,10 @@ import pytest
 from aicpnode.envelop.kinds import encode_block
 from aicpnode.simulation.playbook import Playbook, founders
 from consensus.blocks import ballot_is_well_formed, build_block, certified, refuse_block
+from consensus.membership import LedgerState
 from consensus.messages import (
     BLOCK_WEIGHT_MAX,
+    OBSERVERS_MAX,
     BallotEntry,
     BallotRecord,
     Block,
@@ -26,6 +28,7 @@ from consensus.messages import (
     operations_root,
     training_hash,
 )
+from consensus.types import MemberStatus, Roster
 
 X, Y, Z = (letter * 32 for letter in (b"x", b"y", b"z"))
 
@@ -319,3 +322,36 @@ def test_block_above_its_limit_is_refused() -> None:
     block = table.block()
     body = replace(block.body, table=tuple((0, n.to_bytes(32, "big")) for n in range(1000)))
     assert refusal(table, rerooted(table, block, body)) == "too large"
+
+
+def with_status(ledger: LedgerState, status: MemberStatus, indices: range) -> LedgerState:
+    members = tuple(replace(m, status=status, power=0) if m.index in indices else m for m in ledger.roster.members)
+    return replace(ledger, roster=Roster(epoch=1, members=members))
+
+
+def test_suspended_strangers_cannot_crowd_a_block() -> None:
+    """Any number of keys can join and fail probation: their observer ballots must not keep blocks from fitting."""
+    ledger = with_status(founders(4, observers=900), MemberStatus.SUSPENDED, range(4, 900))
+    table = Playbook(ledger)
+    block = table.block(voters=range(4), observers=range(4, 904))
+    assert refusal(table, block) is None
+    assert len(block.body.observers) == OBSERVERS_MAX
+    on_probation = [m.index for m in ledger.roster.members if m.status is MemberStatus.PROBATION]
+    assert on_probation == [r.signer_index for r in block.body.observers][-4:]
+
+
+def test_block_with_too_many_observers_is_refused() -> None:
+    table = Playbook(founders(4, observers=OBSERVERS_MAX + 1))
+    block = table.block(observers=range(4, 4 + OBSERVERS_MAX))
+    ballot = table.ballot(4 + OBSERVERS_MAX)
+    extra = ObserverRecord(signer_index=4 + OBSERVERS_MAX, signature=ballot.signature)
+    body = replace(block.body, observers=(*block.body.observers, extra))
+    assert refusal(table, rerooted(table, block, body)) == "too large"
+
+
+def test_entries_on_suspended_authors_make_no_ballot() -> None:
+    """Else a ballot could name more authors than an Envelop can carry, and rebuilding it would fail."""
+    ledger = with_status(founders(4, observers=900), MemberStatus.SUSPENDED, range(4, 904))
+    table = Playbook(ledger)
+    assert not ballot_is_well_formed(table.ballot(0, entries=(yes(4, X),)), ledger.roster)
+    assert ballot_is_well_formed(table.ballot(0, entries=(yes(3, X),)), ledger.roster)

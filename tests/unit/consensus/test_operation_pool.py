@@ -1,6 +1,7 @@
 """Operations that wait for a block: bounded per signer and in all, in arrival order."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from aicpnode.simulation.crypto import simulated_key
 from aicpnode.simulation.playbook import founders
@@ -13,6 +14,7 @@ from consensus.pool import (
     OperationPool,
     operation_subject,
 )
+from consensus.types import MemberStatus, Roster
 
 RULES = LedgerRules(probation_rounds=2, members_max=100)
 
@@ -125,3 +127,30 @@ def test_settled_operation_is_not_taken_again() -> None:
     assert not pool.add(contribute(0, 5), ledger, own=False)
     assert not pool.add(join(0), ledger, own=False)
     assert not pool.add(contribute(1, until_round=0, sequence=0), ledger, own=False)
+
+
+def suspended(ledger: LedgerState, *indices: int) -> LedgerState:
+    """As those that failed their probation are: without power."""
+    members = tuple(
+        replace(member, status=MemberStatus.SUSPENDED, power=0) if member.index in indices else member
+        for member in ledger.roster.members
+    )
+    return replace(ledger, roster=Roster(epoch=1, members=members))
+
+
+def test_operation_of_a_member_that_was_suspended_meanwhile_is_forgotten() -> None:
+    """It can never be valid, and while it waits its owner would not ask to join again."""
+    ledger, pool = founders(4, observers=1), OperationPool()
+    pool.add(contribute(4), ledger, own=True)
+    ledger = suspended(ledger, 4)
+    pool.settle(ledger)
+    assert pool.own() == []
+    assert pool.add(join(4, sequence=2), ledger, own=True)
+
+
+def test_those_who_failed_their_probation_are_strangers_to_the_pool() -> None:
+    ledger = suspended(founders(4, observers=90), *range(4, 94))
+    pool = filled(ledger, (contribute(signer, n) for signer in range(4, 94) for n in range(1, 17)))
+    assert len(pool) == 0
+    pool = filled(ledger, (join(signer, n) for signer in range(4, 94) for n in (2, 3)))
+    assert len(pool) == STRANGERS_KEPT

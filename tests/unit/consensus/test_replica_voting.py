@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aicpnode.simulation.crypto import simulated_key
 from aicpnode.simulation.playbook import Playbook, founders, of_kind, said
 from consensus.events import (
@@ -17,7 +19,7 @@ from consensus.events import (
 )
 from consensus.messages import Ballot, BallotEntry, Commit, Operation, OperationKind, Prepare, SetMessage
 from consensus.pool import operation_subject
-from consensus.types import NIL, NO_VIEW
+from consensus.types import NIL, NO_VIEW, MemberStatus, Roster
 
 X = b"x" * 32
 LEADER = 1
@@ -401,3 +403,12 @@ def test_everything_sent_is_persisted_in_the_same_step() -> None:
     persisted = [effect.message for effect in of_kind(table.log, PersistVote)]
     sent = [send.message for send in of_kind(table.log, Send) if send.message.signer == table.key]
     assert sent and all(message in persisted for message in sent)
+
+
+def test_opinion_on_an_author_suspended_since_is_left_out_of_the_ballot() -> None:
+    ledger = founders(4, observers=1, until_round=9)
+    members = tuple(replace(m, status=MemberStatus.SUSPENDED) if m.index == 4 else m for m in ledger.roster.members)
+    table = Playbook(replace(ledger, roster=Roster(epoch=1, members=members)))
+    entries = [BallotEntry(author_index=index, digest=X, accepted=True) for index in (2, 4)]
+    (ballot,) = said(table.opine(*entries), Ballot)
+    assert ballot.entries == (entries[0],)
