@@ -32,6 +32,8 @@ class RoundContext:
     height: int
     authors: Mapping[bytes, int]
     """Roster authors: key -> index."""
+    voters: frozenset[bytes]
+    """Keys with voting power: what the others propose weighs nothing."""
     expected: frozenset[bytes]
     last_round_empty: bool
     contributing: bool

@@ -12,44 +12,40 @@ from __future__ import annotations
 import random
 import statistics as stats
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Protocol, cast
+from collections import deque
+from typing import cast
 
 import trio
 
 from aicpnode.envelop import signing
-from aicpnode.envelop.codec import Envelop, Kind, Packable, Value, encode, pack, unpack
+from aicpnode.envelop.codec import Envelop, Kind, encode, pack, unpack
 from aicpnode.envelop.kinds import (
-    DECISIONS_PER_REPLY_MAX,
     VOTE_KINDS,
     decode_block,
-    decode_commit_certificate,
-    encode_block,
     operation_envelop,
     parse_operation,
     parse_vote,
     vote_attachment,
     vote_envelop,
 )
-from aicpnode.errors import MalformedError, UserError
-from aicpnode.events import BlockDecided, EventBus, Notice, PhaseReached, RoundApplied
+from aicpnode.errors import UserError
+from aicpnode.events import BlockDecided, EventBus, Notice, PhaseReached
 from aicpnode.identity import Identity, short
 from aicpnode.network.peers import PeerInfo
 from aicpnode.replication.agreement import Agreement
-from aicpnode.replication.application import Application, DecidedTraining, IncludedProposal, RoundContext
+from aicpnode.replication.application import Application
+from aicpnode.replication.applier import Applier
 from aicpnode.replication.crypto import MemberCrypto
+from aicpnode.replication.exchange import DecisionExchange
 from aicpnode.replication.inbox import Inbox
 from aicpnode.replication.intent import Intent, Wish, wanted
-from aicpnode.replication.ledger import DURABLE, DecidedBlock, LedgerStore, state_hash
+from aicpnode.replication.ledger import DURABLE, DecidedBlock, LedgerStore
 from aicpnode.replication.recovery import SAFE_ROUNDS, Amnesia
+from aicpnode.replication.transport import Transport
 from aicpnode.storage.database import Database
 from consensus.events import (
     Applied,
-    BlockReceived,
     Decide,
-    DecisionReceived,
     DeltaMeasured,
     Diverged,
     Effect,
@@ -70,33 +66,16 @@ from consensus.membership import LedgerState
 from consensus.messages import Ballot, Operation, OperationKind, Vote
 from consensus.replica import Replica
 
-ASKED_KEPT = 128
-"""Peers whose answers are expected."""
 BATCH_INPUTS_MAX = 64
 HEAD_PERIOD_S = 5.0
 INTENT_PERIOD_S = 1.0
-DECISIONS_REPLY_BYTES = 512 << 10
-SERVE_QUEUE_MAX = 64
 DECISION_TIMES_KEPT = 64
 JITTER = 0.2
-SNAPSHOTS_KEPT = 2
 JOIN_NONCE_BYTES = 16
 INTENT_META = "intent"
 AMNESIA_META = "amnesia"
 """Absent: this store remembers all that its key signed. Else (voting from height, proposing from round), zeros while
 not known."""
-
-
-class Transport(Protocol):
-    """What replication needs of the network; ``Mesh`` is one."""
-
-    def send(self, peer: bytes, envelop: Envelop, attachment: bytes = b"") -> bool: ...
-
-    def broadcast(self, envelop: Envelop, attachment: bytes = b"") -> int: ...
-
-    def subscribe(self, kinds: Iterable[Kind], handler: Callable[[Envelop, bytes, bytes], None]) -> None: ...
-
-    def on_connect(self, callback: Callable[[PeerInfo], None]) -> None: ...
 
 
 class Driver:
@@ -122,20 +101,13 @@ class Driver:
         self._agreement = agreement
         self._database = database
         self._transport = transport
-        self._application = application
         self._events = events
-        self._snapshot_rounds = snapshot_rounds
         self._random = rng or random.Random()
         self._crypto = MemberCrypto(identity, agreement.network_id)
         self._store = LedgerStore(database, agreement.network_id, agreement.rules)
         self._inbox = Inbox()
         self._timers: dict[Timer, float] = {}
         self._timers_changed = trio.Event()
-        self._to_apply: deque[DecidedBlock] = deque()
-        self._apply_wakeup = trio.Event()
-        self._to_serve: OrderedDict[bytes, tuple[bytes, int, int]] = OrderedDict()
-        self._asked: OrderedDict[bytes, None] = OrderedDict()
-        self._serve_wakeup = trio.Event()
         self._intent_wakeup = trio.Event()
         self._last_heard: dict[bytes, float] = {}
         self._decision_s: deque[float] = deque(maxlen=DECISION_TIMES_KEPT)
@@ -145,13 +117,30 @@ class Driver:
         self._changed = trio.Event()
         self.equivocations = 0
         self.messages_sent = 0
-        self.applied_height = 0
-        self.state_hash = b""
         self.proposing_from: int | None = 0
         self.can_train: bool | None = None if trains else False
         """None until a node that trains has what it needs: only then does it ask the ledger to be waited for."""
         self.amnesia: Amnesia | None = None
         self.replica = self._load()
+        self._exchange = DecisionExchange(
+            identity=identity,
+            network_id=agreement.network_id,
+            database=database,
+            transport=transport,
+            inbox=self._inbox,
+            replica=lambda: self.replica,
+        )
+        self._applier = Applier(
+            key=identity.key,
+            agreement=agreement,
+            database=database,
+            application=application,
+            events=events,
+            head=lambda: self.ledger,
+            on_applied=self._on_applied,
+            on_diverged=self._on_diverged,
+            snapshot_rounds=snapshot_rounds,
+        )
         raw = database.get_meta(INTENT_META)
         self.intent = default_intent if raw is None else Intent.decode(raw)
 
@@ -191,6 +180,16 @@ class Driver:
     @property
     def head(self) -> int:
         return self.replica.ledger.height
+
+    @property
+    def applied_height(self) -> int:
+        """The height whose state this node holds: it may lag behind ``head`` while bodies are fetched."""
+        return self._applier.applied_height
+
+    @property
+    def state_hash(self) -> bytes:
+        """Of the state after ``applied_height``."""
+        return self._applier.state_hash
 
     @property
     def is_applied(self) -> bool:
@@ -296,14 +295,13 @@ class Driver:
     async def run(self, *, applied_height: int, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. The application holds the state after ``applied_height`` and replays from there."""
         for replayed in self._store.replay(self._agreement.genesis, applied_height):
-            self._to_apply.append(replayed)
-        self.applied_height = applied_height
+            self._applier.enqueue(replayed)
         self._subscribe()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._apply_decided)
+            nursery.start_soon(self._applier.run)
             nursery.start_soon(self._keep_timers)
             nursery.start_soon(self._announce_head)
-            nursery.start_soon(self._serve)
+            nursery.start_soon(self._exchange.run)
             nursery.start_soon(self._pursue_intent)
             await self._carry_out(self.replica.start())
             task_status.started()
@@ -314,8 +312,7 @@ class Driver:
         transport.subscribe(VOTE_KINDS, self._on_vote)
         transport.subscribe([Kind.OPERATION], self._on_operation)
         transport.subscribe([Kind.HEAD], self._on_head)
-        transport.subscribe([Kind.GET_DECISIONS, Kind.GET_BLOCK], self._on_request)
-        transport.subscribe([Kind.DECISIONS, Kind.BLOCK], self._on_answer)
+        self._exchange.subscribe()
         transport.on_connect(self._on_connect)
 
     async def _replicate(self) -> None:
@@ -342,13 +339,11 @@ class Driver:
                 self._timers_changed.set()
             case Fetch(height=height, block_id=name, targets=targets):
                 for target in targets:
-                    self._note_asked(target)
-                    self._ask(Kind.GET_BLOCK, target, height, (name,))
+                    self._exchange.ask_block(target, height, name)
             case RequestDecisions(height=height, target=target):
-                self._note_asked(target)
-                self._ask(Kind.GET_DECISIONS, target, height, (DECISIONS_PER_REPLY_MAX,))
+                self._exchange.ask_decisions(target, height)
             case ServeDecision(height=height, to=to):
-                self._enqueue_serving(to, to, height, 1)
+                self._exchange.serve_later(to, to, height, 1)
             case Decide():
                 self._on_decided(effect)
             case Equivocation(first=first):
@@ -385,23 +380,6 @@ class Driver:
             self._transport.broadcast(envelop, attachment)
         else:
             self._transport.send(to, envelop, attachment)
-
-    def _ask(self, kind: Kind, target: bytes, height: int, body: Value, attachment: bytes = b"") -> None:
-        envelop = Envelop(
-            network_id=self._agreement.network_id,
-            kind=kind,
-            sender=self._identity.key,
-            height=height,
-            route=target,
-            body=body,
-        )
-        self._transport.send(target, signing.seal(self._identity, envelop), attachment)
-
-    def _note_asked(self, target: bytes) -> None:
-        self._asked.pop(target, None)
-        self._asked[target] = None
-        if len(self._asked) > ASKED_KEPT:
-            self._asked.popitem(last=False)
 
     def _phase(self, phase: str, message: Vote) -> None:
         self._events.publish(
@@ -447,63 +425,7 @@ class Driver:
             self._intent_wakeup.set()
         self._inbox.put_from(peer, HeadAnnounced(peer=envelop.sender, height=envelop.height))
 
-    def _on_request(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
-        if envelop.kind is Kind.GET_DECISIONS:
-            self._enqueue_serving(peer, envelop.sender, envelop.height, DECISIONS_PER_REPLY_MAX)
-            return
-        body = envelop.body
-        if not isinstance(body, tuple) or len(body) != 1 or not isinstance(body[0], bytes):
-            raise MalformedError("GET_BLOCK names one block id")
-        block = self.replica.block(body[0])
-        if block is not None and block.height == envelop.height:
-            self._ask(Kind.BLOCK, envelop.sender, envelop.height, body, encode_block(block))
-        else:
-            self._enqueue_serving(peer, envelop.sender, envelop.height, 1)
-
-    def _on_answer(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
-        """Blocks and decisions: of whom they were asked, or a single decision of a member that sees this one stuck."""
-        height = self.replica.height
-        asked = envelop.sender in self._asked
-        if not asked and self.ledger.roster.by_key(envelop.sender) is None:
-            return
-        if envelop.kind is Kind.BLOCK:
-            if asked and envelop.height == height:
-                self._inbox.put_from(peer, BlockReceived(block=decode_block(attachment)))
-            return
-        items = unpack(attachment)
-        if not isinstance(items, tuple) or len(items) > (DECISIONS_PER_REPLY_MAX if asked else 1):
-            raise MalformedError("DECISIONS carry an array of pairs, as many as were asked for")
-        # What is decided here already is not even decoded: whoever repeats old decisions costs next to nothing.
-        for item in items[max(0, height - envelop.height) :] if envelop.height <= height else ():
-            if not isinstance(item, tuple) or len(item) != 2:
-                raise MalformedError("a decision is a block and its certificate")
-            block, certificate = item
-            if not isinstance(block, bytes) or not isinstance(certificate, bytes):
-                raise MalformedError("a decision is two byte strings")
-            event = DecisionReceived(block=decode_block(block), certificate=decode_commit_certificate(certificate))
-            self._inbox.put_from(peer, event)
-
-    def _enqueue_serving(self, peer: bytes, to: bytes, height: int, count: int) -> None:
-        """One request for each connection; the newest replaces it, and the oldest gives way when there are many."""
-        if height < 1:
-            return
-        self._to_serve[peer] = (to, height, count)
-        if len(self._to_serve) > SERVE_QUEUE_MAX:
-            self._to_serve.popitem(last=False)
-        self._serve_wakeup.set()
-
     # ---- tasks
-
-    async def _serve(self) -> None:
-        while True:
-            while not self._to_serve:
-                self._serve_wakeup = trio.Event()
-                await self._serve_wakeup.wait()
-            _peer, (to, height, count) = self._to_serve.popitem(last=False)
-            found = await trio.to_thread.run_sync(self._database.decisions, height, DECISIONS_REPLY_BYTES)
-            items = tuple((block, certificate) for _height, block, certificate in found[:count])
-            if items:
-                self._ask(Kind.DECISIONS, to, height, (len(items),), pack(cast(Packable, items)))
 
     async def _keep_timers(self) -> None:
         while True:
@@ -576,10 +498,9 @@ class Driver:
             self._inbox.put(DeltaMeasured(delta_ms=median_ms))
         block, certificate = decision.block, decision.certificate
         self._crypto.forget_slots(decision.ledger.height + 1)
-        self._to_apply.append(
+        self._applier.enqueue(
             DecidedBlock(block=block, block_id=certificate.block_id, before=decision.before, after=decision.ledger)
         )
-        self._apply_wakeup.set()
         training = block.body.training
         self._events.publish(
             BlockDecided(
@@ -591,133 +512,27 @@ class Driver:
                 seconds=seconds,
             )
         )
-        self._begin_round(decision.ledger)
         self._intent_wakeup.set()
         self._announce_change()
 
-    def _announce_change(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
-
-    def _begin_round(self, ledger: LedgerState) -> None:
-        """Tell the application only once its model is that of the round: proposals build on it."""
-        if self.applied_height != ledger.height:
-            return
-        self._application.begin_round(
-            RoundContext(
-                round=ledger.round,
-                height=ledger.height,
-                authors={member.key: member.index for member in ledger.roster.members},
-                expected=frozenset(member.key for member in ledger.expected()),
-                last_round_empty=ledger.last_round_empty,
-                contributing=bool(ledger.contributors()),
-                own_contribution=ledger.contributes(self._identity.key),
-            )
-        )
-
-    async def _apply_decided(self) -> None:
-        model_hash = self._application.model_hash()
-        await self._applied(self._state_before_replay(), model_hash)
-        while True:
-            while not self._to_apply:
-                self._apply_wakeup = trio.Event()
-                await self._apply_wakeup.wait()
-            await self._apply(self._to_apply[0])
-            self._to_apply.popleft()
-
-    def _state_before_replay(self) -> LedgerState:
-        return self._to_apply[0].before if self._to_apply else self.ledger
-
-    async def _apply(self, decided: DecidedBlock) -> None:
-        began = trio.current_time()
-        training = decided.block.body.training
-        model_hash = self._application.model_hash()
-        if training is not None:
-            roster = decided.before.roster
-            included = tuple(
-                IncludedProposal(
-                    author=roster.members[author].key,
-                    power=roster.power(roster.members[author].key),
-                    digest=digest,
-                )
-                for author, digest in training.included
-            )
-            model_hash = await self._application.apply(DecidedTraining(round=training.round, included=included))
-        await self._applied(decided.after, model_hash, certified=self._certified_after(decided))
-        if training is not None:
-            self._events.publish(
-                RoundApplied(
-                    round=training.round,
-                    height=decided.after.height,
-                    included=len(training.included),
-                    model_hash=model_hash,
-                    seconds=trio.current_time() - began,
-                )
-            )
-
-    def _certified_after(self, decided: DecidedBlock) -> bytes | None:
-        """What the next block says of the state after this one, if it is decided already (replay, catching up)."""
-        following = self._to_apply[1] if len(self._to_apply) > 1 else None
-        return None if following is None else following.block.header.state_hash
-
-    async def _applied(self, ledger: LedgerState, model_hash: bytes, *, certified: bytes | None = None) -> None:
-        agreement = self._agreement
-        root = self._application.agreed_root()
-        hashed = state_hash(ledger, k=agreement.k, bits=agreement.bits, agreed_root=root)
-        if certified is not None and certified != hashed:
-            self.replica.diverged = True
-            self._perform(Diverged(height=ledger.height, own=hashed, certified=certified))
-        due = ledger.round > 0 and ledger.round % self._snapshot_rounds == 0 and ledger.height > 0
-        if due and (last := self._database.applied()) is not None and last.round == ledger.round:
-            due = False
-        snapshot = await self._application.snapshot() if due else None
-        if ledger.height > 0:
-            await trio.to_thread.run_sync(self._record_applied, ledger, hashed, model_hash, snapshot)
-            if snapshot is not None:
-                await self._prune_snapshots()
-        self.applied_height, self.state_hash = ledger.height, hashed
-        self._inbox.put(Applied(height=ledger.height, state_hash=hashed))
-        if ledger.height == self.head:
-            self._begin_round(self.ledger)
+    def _on_applied(self, applied: Applied) -> None:
+        self._inbox.put(applied)
+        if applied.height == self.head:
             # With short rounds, only now, before the next block is decided, is this node not behind: ask now.
             self._intent_wakeup.set()
         self._announce_change()
 
-    def _record_applied(self, ledger: LedgerState, hashed: bytes, model_hash: bytes, snapshot: bytes | None) -> None:
-        self._database.put_applied(
-            height=ledger.height,
-            round=ledger.round,
-            state_hash=hashed,
-            model_hash=model_hash,
-            snapshot=snapshot,
-        )
-
-    async def _prune_snapshots(self) -> None:
-        """Keep the newest ones: a damaged snapshot still leaves an older one to replay from."""
-        snapshots = await trio.to_thread.run_sync(self._database.snapshots)
-        kept = {applied.snapshot for applied in snapshots[:SNAPSHOTS_KEPT]}
-        for applied in snapshots[SNAPSHOTS_KEPT:]:
-            await trio.to_thread.run_sync(self._database.forget_snapshot, applied.height)
-            if applied.snapshot is not None and applied.snapshot not in kept:
-                await self._application.forget_snapshot(applied.snapshot)
+    def _on_diverged(self, diverged: Diverged) -> None:
+        self.replica.diverged = True
+        self._perform(diverged)
 
     async def record_snapshot(self) -> None:
         """Store the model as it is now, so that a restart replays nothing (called at a clean stop)."""
-        applied = self._database.applied()
-        if applied is None or applied.snapshot is not None or applied.height != self.applied_height:
-            return
-        snapshot = await self._application.snapshot()
-        row = replace(applied, snapshot=snapshot)
-        await trio.to_thread.run_sync(
-            lambda: self._database.put_applied(
-                height=row.height,
-                round=row.round,
-                state_hash=row.state_hash,
-                model_hash=row.model_hash,
-                snapshot=row.snapshot,
-            )
-        )
-        await self._prune_snapshots()
+        await self._applier.record_snapshot()
+
+    def _announce_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
 
 __all__ = ["Agreement", "Driver", "Transport", "Wish"]
