@@ -62,7 +62,7 @@ from consensus.events import (
     Timer,
     TimerFired,
 )
-from consensus.membership import LedgerState
+from consensus.membership import LedgerRules, LedgerState
 from consensus.messages import Ballot, Operation, OperationKind, Vote
 from consensus.replica import Replica
 
@@ -176,6 +176,10 @@ class Driver:
     @property
     def ledger(self) -> LedgerState:
         return self.replica.ledger
+
+    @property
+    def rules(self) -> LedgerRules:
+        return self._agreement.rules
 
     @property
     def head(self) -> int:

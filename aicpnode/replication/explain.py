@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from aicpnode.envelop.kinds import COUNTER_MAX
 from consensus.events import Step
-from consensus.messages import MessageKind
+from consensus.membership import LedgerRules, may_join_again, refuse_operation
+from consensus.messages import MessageKind, Operation, OperationKind
 from consensus.replica import Replica
 from consensus.types import MemberStatus
 
@@ -81,10 +83,15 @@ def _missing_votes(replica: Replica, name_of: Callable[[bytes], str]) -> list[Wa
     ]
 
 
-def probation_wait(replica: Replica, key: bytes, needed: int) -> Wait | None:
-    """What a member on probation still lacks."""
+def probation_wait(replica: Replica, key: bytes, rules: LedgerRules) -> Wait | None:
+    """What a newcomer or a member on probation still lacks."""
+    needed = rules.probation_rounds
     member = replica.roster.by_key(key)
-    if member is None:
+    if member is None or may_join_again(member):
+        join = Operation(kind=OperationKind.JOIN, signer=key, sequence=COUNTER_MAX, arguments=(bytes(16), ""))
+        refusal = refuse_operation(replica.ledger, join, rules)
+        if refusal is not None:
+            return Wait(what=f"a place among the members: {refusal}", next="this node asks again until there is one")
         return Wait(what="the JOIN of this node to be decided", next="the members vote on it")
     if member.status is not MemberStatus.PROBATION:
         return None
