@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 JOINED_S = 240.0
 
 
@@ -11,6 +13,7 @@ def active(node) -> int:
     return node.status().get("roster", {}).get("active", 0)
 
 
+@pytest.mark.slow
 def test_run_grows_by_join_and_is_steered_from_one_prompt(launch, until, text, command) -> None:
     # All settings are those of plain `aicp-node run`, but for a text that is small.
     first = launch("first", "--data", str(text))

@@ -24,10 +24,10 @@ Slot = tuple[bytes, str, int, int]
 class Observer:
     """Connected to all nodes; says nothing. Runs in a thread of its own until ``stop``."""
 
-    def __init__(self, network_id: bytes, addresses: Sequence[str]) -> None:
+    def __init__(self, network_id: bytes, addresses: Sequence[str], identity: Identity) -> None:
         self._network_id = network_id
         self._addresses = [Address.parse(address) for address in addresses]
-        self._identity = Identity.generate()
+        self._identity = identity
         self._contents: dict[Slot, bytes] = {}
         self._error: BaseException | None = None
         self._started = threading.Event()
@@ -55,6 +55,11 @@ class Observer:
 
     def signers(self) -> set[bytes]:
         return {slot[0] for slot in list(self._contents)}
+
+    def told_otherwise(self, other: Observer) -> list[Slot]:
+        """Slots in which ``other`` heard another content."""
+        theirs = dict(other._contents)
+        return [slot for slot, content in dict(self._contents).items() if theirs.get(slot, content) != content]
 
     def note_stored(self, raw_votes: Sequence[bytes]) -> None:
         """Votes as a node keeps them on its disk: all that it signed at the running height, sent or not."""
@@ -102,12 +107,13 @@ class Observer:
 
 
 @pytest.fixture
-def observe(until: Callable[..., None]) -> Iterator[Callable[[Any], Observer]]:
+def observe(until: Callable[..., None]) -> Iterator[Callable[..., Observer]]:
     """``observe(cluster)``: an observer that is connected to all of its running nodes."""
     observers: list[Observer] = []
 
-    def make(cluster: Any) -> Observer:
-        observer = Observer(cluster.genesis.network_id, [node.address for node in cluster.nodes])
+    def make(cluster: Any, identity: Identity | None = None) -> Observer:
+        addresses = [node.address for node in cluster.nodes]
+        observer = Observer(cluster.genesis.network_id, addresses, identity or Identity.generate())
         observers.append(observer)
         observer.start()
         running = [node for node in cluster.nodes if node.process is not None]

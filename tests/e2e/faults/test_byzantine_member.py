@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from aicpnode.identity import Identity
+
 ROUNDS = 4
 
 
@@ -13,17 +15,43 @@ def test_three_honest_members_stay_equal_beside_one_that_is(found, fault) -> Non
     honest = cluster.nodes[:3]
     cluster.start()
     cluster.until_round(ROUNDS, honest)
+
+    def included() -> dict[str, int | None]:
+        return {member["name"]: member["last_included_round"] for member in honest[0].call("members")["members"]}
+
+    def refused() -> list[dict[str, str]]:
+        return [entry for node in honest for entry in node.status()["proposals"]["last"] if entry["verdict"] == "no"]
+
+    cluster.until(lambda: None not in [included()[n.name] for n in honest], "all honest work is included", honest)
+    if fault == "garbage":
+        cluster.until(lambda: bool(refused()), "the garbage is refused", honest)
     assert cluster.compared_rounds(honest) >= ROUNDS
     statuses = [node.status() for node in honest]
     assert not any(status["diverged"] or status["paused"] for status in statuses)
-    members = {member["name"]: member for member in honest[0].call("members")["members"]}
-    assert all(members[node.name]["last_included_round"] is not None for node in honest)
-    if fault == "equivocate":
-        cluster.until(lambda: any(n.status()["equivocations"] > 0 for n in honest), "it is noticed", honest)
-    else:
-        assert members["n3"]["last_included_round"] is None
+    assert {entry["name"] for entry in refused()} <= {"n3"} and all(entry["reason"] for entry in refused())
+    if fault != "equivocate":
+        assert included()["n3"] is None
         assert all(status["equivocations"] == 0 for status in statuses)
-    if fault == "garbage":
-        refused = [entry for node in honest for entry in node.status()["proposals"]["last"] if entry["verdict"] == "no"]
-        assert {entry["name"] for entry in refused} == {"n3"}
-        assert all(entry["reason"] for entry in refused)
+
+
+def test_equivocating_member_tells_two_peers_different_things_and_no_other_member_does(found, observe) -> None:
+    cluster = found(4, arguments={3: ("--byzantine", "equivocate")})
+    cluster.start()
+    cluster.until_connected()
+    keys = [founder.key for founder in cluster.genesis.roster]
+    # It says one thing to every other peer in the order of their keys: these two come next to each other.
+    first, second = (observe(cluster, identity) for identity in identities_below(min(keys), 2))
+    cluster.until(lambda: bool(first.told_otherwise(second)), "the two were told different things", cluster.nodes)
+    cluster.until_round(max(node.status()["round"] for node in cluster.nodes[:3]) + 2, cluster.nodes[:3])
+    assert {slot[0] for slot in first.told_otherwise(second)} == {keys[3]}
+    assert {slot[0] for slot in first.contradictions + second.contradictions} <= {keys[3]}
+    assert cluster.compared_rounds(cluster.nodes[:3]) >= 2
+
+
+def identities_below(key: bytes, count: int) -> list[Identity]:
+    found: list[Identity] = []
+    while len(found) < count:
+        identity = Identity.generate()
+        if identity.key < key:
+            found.append(identity)
+    return found

@@ -21,7 +21,9 @@ def test_member_without_its_database_votes_again_only_above_what_it_can_have_sig
         file.unlink()
     signed_before = set(observer.votes_of(key))
     forgetful.start()
-    cluster.until(lambda: "it follows until it is safe to vote" in forgetful.latest_output(), "it says so", others)
+    cluster.until(
+        lambda: "it follows until it is safe to vote" in forgetful.latest_output(), "it says so", cluster.nodes
+    )
 
     def votes_again() -> list[int]:
         return [slot[2] for slot in observer.votes_of(key) if slot not in signed_before]
