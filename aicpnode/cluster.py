@@ -30,7 +30,7 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
-    """One node of the demo: everything needed to start it, twice if need be."""
+    """One node process: everything needed to start it, twice if need be."""
 
     index: int
     name: str
@@ -46,18 +46,26 @@ class NodePlan:
 
 
 def plan_nodes(
-    *, directory: Path, genesis: Path, rounds: int, faults: Sequence[Fault | None], ports: Sequence[int]
+    *,
+    directory: Path,
+    genesis: Path,
+    names: Sequence[str],
+    ports: Sequence[int],
+    arguments: Sequence[str] = (),
+    faults: Sequence[Fault | None] | None = None,
 ) -> tuple[NodePlan, ...]:
-    """The nodes of a demo in ``directory``, one for each entry of ``faults``; node k may already have a key there."""
+    """One node for each of ``names``, its data in a folder of that name, where its key may lie already.
+
+    All get ``arguments`` of ``run`` besides what makes them one run; ``faults`` are by node, None for an honest one.
+    """
     addresses = [f"{HOST}:{port}" for port in ports]
+    by_node = [None] * len(names) if faults is None else faults
     plans = []
-    for index, (fault, port) in enumerate(zip(faults, ports, strict=True)):
-        name = f"node-{index}"
+    for index, (name, fault, port) in enumerate(zip(names, by_node, ports, strict=True)):
         others = [address for address in addresses if address != addresses[index]]
         command = [
             sys.executable, "-m", "aicpnode", "run", "--node-id", name, "--p2p-host", HOST, "--p2p-port", str(port),
-            "--data-dir", str(directory / name), "--genesis", str(genesis), "--train-rounds", str(rounds),
-            "--watch-stdin",
+            "--data-dir", str(directory / name), "--genesis", str(genesis), *arguments, "--watch-stdin",
         ]  # fmt: skip
         command += ["--bootstrap", ",".join(others)] if others else []
         command += ["--byzantine", fault.value] if fault is not None else []
@@ -77,7 +85,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """The running processes of a demo."""
+    """The processes of such nodes, from their start to their end."""
 
     def __init__(self, plans: Sequence[NodePlan]) -> None:
         self.plans = tuple(plans)

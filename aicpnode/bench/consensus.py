@@ -7,7 +7,6 @@ the height's ballots to the decision, its sync to the disk included.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from aicpnode.cluster import HOST, Cluster, NodePlan, free_ports
+from aicpnode.cluster import Cluster, NodePlan, free_ports, plan_nodes
+from aicpnode.config import KEY_FILE
 from aicpnode.errors import AicpError
 from aicpnode.founding import found_run_folder
 from aicpnode.genesis import Founder
@@ -49,7 +49,12 @@ def run(*, members: int = 4, decisions: int = 50, report: Callable[[str], None] 
 
 
 def _row(members: int, before: list[JsonObject], after: list[JsonObject], probes: list[float]) -> JsonObject:
-    """One row; costs are a decision's, summed over the members except where the name says otherwise."""
+    """One row; costs are a decision's, summed over the members except where the name says otherwise.
+
+    ``messages``: a broadcast counts once; ``bytes`` are all that went out, to every peer and heartbeats included.
+    ``verifications``: signatures checked inside certificates only; the network's own check of each arrival is not
+    among them.
+    """
     decided = min(later["height"] - earlier["height"] for later, earlier in zip(after, before, strict=True))
 
     def spent(name: str) -> float:
@@ -85,29 +90,17 @@ def _running(members: int) -> Iterator[list[SyncControlClient]]:
 
 def _plans(directory: Path, members: int) -> tuple[NodePlan, ...]:
     names = [f"member-{index}" for index in range(members)]
-    founders = []
-    for name in names:
-        identity = Identity.generate()
-        (directory / name).mkdir(mode=0o700)
-        identity.save(directory / name / "identity.key")
-        founders.append(Founder(key=identity.key, power=1, name=name))
+    founders = [Founder(key=Identity.load_or_create(directory / name / KEY_FILE).key, name=name) for name in names]
     text = directory / "text.txt"
     text.write_text(TEXT)
     genesis, _ = found_run_folder(directory / "run", name="bench", founders=founders, data=text)
-    ports = free_ports(members)
-    addresses = [f"{HOST}:{port}" for port in ports]
-    plans = []
-    for index, (name, port) in enumerate(zip(names, ports, strict=True)):
-        others = ",".join(address for address in addresses if address != addresses[index])
-        command = (
-            sys.executable, "-m", "aicpnode", "run", "--node-type", "lightweight", "--node-id", name,
-            "--p2p-host", HOST, "--p2p-port", str(port), "--data-dir", str(directory / name),
-            "--genesis", str(genesis), "--bootstrap", others or addresses[index], "--watch-stdin",
-        )  # fmt: skip
-        plans.append(
-            NodePlan(index=index, name=name, directory=directory / name, port=port, fault=None, command=command)
-        )
-    return tuple(plans)
+    return plan_nodes(
+        directory=directory,
+        genesis=genesis,
+        names=names,
+        ports=free_ports(members),
+        arguments=("--node-type", "lightweight"),
+    )
 
 
 def _wait_connected(cluster: Cluster, clients: list[SyncControlClient]) -> None:

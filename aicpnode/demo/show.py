@@ -68,10 +68,8 @@ def prepare(options: DemoOptions, console: Console) -> tuple[NodePlan, ...]:
     directory = options.directory
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"{directory} is not an empty folder.", advice="Name another one with --dir.")
-    founders = []
-    for index in range(options.nodes):
-        identity = Identity.load_or_create(directory / f"node-{index}" / KEY_FILE)
-        founders.append(Founder(key=identity.key, name=f"node-{index}"))
+    names = [f"node-{index}" for index in range(options.nodes)]
+    founders = [Founder(key=Identity.load_or_create(directory / name / KEY_FILE).key, name=name) for name in names]
     path, genesis = found_run_folder(
         directory / RUN_FOLDER, name="demo", founders=founders, data=options.data, decay_rounds=options.rounds
     )
@@ -83,7 +81,12 @@ def prepare(options: DemoOptions, console: Console) -> tuple[NodePlan, ...]:
     )  # fmt: skip
     faults = [None if index in options.honest else options.fault for index in range(options.nodes)]
     return plan_nodes(
-        directory=directory, genesis=path, rounds=options.rounds, faults=faults, ports=free_ports(options.nodes)
+        directory=directory,
+        genesis=path,
+        names=names,
+        ports=free_ports(options.nodes),
+        arguments=("--train-rounds", str(options.rounds)),
+        faults=faults,
     )
 
 

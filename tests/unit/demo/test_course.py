@@ -171,8 +171,15 @@ def test_planned_commands_name_the_others_and_the_fault(tmp_path: Path) -> None:
     from aicpnode.config import Fault
 
     plans = plan_nodes(
-        directory=tmp_path, genesis=tmp_path / "g", rounds=5, faults=[None, Fault.SILENT], ports=[7001, 7002]
+        directory=tmp_path,
+        genesis=tmp_path / "g",
+        names=["a", "b"],
+        ports=[7001, 7002],
+        arguments=("--train-rounds", "5"),
+        faults=[None, Fault.SILENT],
     )
+    assert "--train-rounds" in plans[0].command
+    assert plans[1].directory == tmp_path / "b"
     assert plans[0].command[plans[0].command.index("--bootstrap") + 1] == "127.0.0.1:7002"
     assert "--byzantine" not in plans[0].command
     assert plans[1].command[-2:] == ("--byzantine", "silent")
