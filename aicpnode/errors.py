@@ -9,7 +9,6 @@ from __future__ import annotations
 
 PENALTY_MALFORMED = 50
 PENALTY_MISBEHAVED = 20
-PENALTY_SLOW = 5
 
 
 class AicpError(Exception):

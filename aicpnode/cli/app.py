@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import typer
 
 from aicpnode.cli import ask, bench, demo, initialise, keys, later, run
+from aicpnode.cli.options import EXIT_INTERRUPTED
 from aicpnode.errors import AicpError, UserError
 
 EXIT_FAILED = 1
 EXIT_USER = 2
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="aicp-node",

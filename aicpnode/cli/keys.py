@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Make, show and move the key of a node.", no_args_is_help=True)
 
-KEY_FILE = "identity.key"
 KEY_TEXT_CHARACTERS_MAX = 1024
 
 DirOption = Annotated[
@@ -29,7 +28,7 @@ def key_path(data_dir: Path | None, node_id: str | None) -> Path:
     """The key file of the node that ``run`` would start with the same options."""
     from aicpnode.config import NodeConfig
 
-    return NodeConfig.load(None, {"data_dir": data_dir, "node_id": node_id}).directory / KEY_FILE
+    return NodeConfig.load(None, {"data_dir": data_dir, "node_id": node_id}).key_path
 
 
 @app.command("new")

@@ -15,6 +15,8 @@ NodeOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
+EXIT_INTERRUPTED = 130
+"""As shells report a process that SIGINT ended."""
 PIPE_WIDTH = 160
 """Columns of output that goes to a pipe, where the width of no terminal limits it."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aicpnode.cli.options import console
+from aicpnode.cli.options import EXIT_INTERRUPTED, console
 
 if TYPE_CHECKING:
     import trio
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from aicpnode.node import Node
     from aicpnode.node.node import Interpose, Network
     from aicpnode.storage.lock import DataDirLock
-
-EXIT_INTERRUPTED = 130
 
 Text = str | None
 Number = int | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable
 
-VOCABULARY = 256
 TEXT_START = 0
 """The byte that the corpus puts between files; generation without a prompt starts from it."""
 

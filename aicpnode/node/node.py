@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import trio
 
 from aicpnode.config import NodeConfig, NodeType
+from aicpnode.envelop.codec import digest as sha256
 from aicpnode.errors import NotAvailableYet
 from aicpnode.events import Event, EventBus
 from aicpnode.genesis import Genesis
@@ -266,7 +267,7 @@ class Node:
             return
         self._missing[digest] = size
         data = await self.mesh.bodies.fetch(
-            Namespace.BLOB, digest, max_size=size, verify=lambda body: _sha256(body) == digest
+            Namespace.BLOB, digest, max_size=size, verify=lambda body: sha256(body) == digest
         )
         await trio.to_thread.run_sync(self.blobs.put, data)
         del self._missing[digest]
@@ -341,9 +342,3 @@ async def _stopping_nursery(before_stop: Callable[[], Any]) -> AsyncIterator[tri
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_DEADLINE_S + 1):
                     await before_stop()
             nursery.cancel_scope.cancel()
-
-
-def _sha256(body: bytes) -> bytes:
-    import hashlib
-
-    return hashlib.sha256(body).digest()

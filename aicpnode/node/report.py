@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from aicpnode.identity import short
+from aicpnode.limits import resident_mb
 from aicpnode.replication.explain import Wait, probation_wait, replica_waits, tolerance
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def status(node: Node) -> JsonObject:
         "decisions": len(times),
         "wire_bytes_sent": traffic["bytes_sent"],
         "wire_bytes_received": traffic["bytes_received"],
-        "rss_mb": psutil.Process().memory_info().rss / (1 << 20),
+        "rss_mb": resident_mb(),
         "cpu_s": sum(psutil.Process().cpu_times()[:2]),
         "pending_operations": len(replica.pool),
         "equivocations": driver.equivocations,

@@ -246,10 +246,6 @@ class Database:
             for row in self._rows("applied", "WHERE height = ?", (height,)):
                 self._replace("applied", *row[:4], None)
 
-    def rewind_applied(self, height: int) -> None:
-        """Forget all states above ``height``: they will be applied again from there."""
-        self._connection.write("DELETE FROM applied WHERE height > ?", (height,))
-
     # Own gradient proposals.
 
     def put_proposal(self, round: int, grad: bytes, package_digest: bytes, residual_digest: bytes) -> None:

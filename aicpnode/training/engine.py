@@ -40,7 +40,6 @@ ROTATION_TOKENS = 16_384
 STEP_EVENT_INTERVAL_S = 0.25
 GENERATE_PIECE_TOKENS = 8
 """Tokens made in one visit to a worker thread."""
-BEFORE_FIRST_ROUND = -1
 GENERATIONS_MAX = 4
 """Texts generated at once; each holds a copy of the model."""
 

@@ -115,10 +115,6 @@ def test_applied_states_and_their_snapshots(database: Database) -> None:
     assert [state.height for state in database.snapshots()] == [2]
     with pytest.raises(SlotConflict):
         database.put_applied(3, 2, bytes(32), HASH, None)
-    database.rewind_applied(1)
-    latest = database.applied()
-    assert latest is not None
-    assert latest.height == 1
 
 
 def test_proposal_slot_keeps_its_content(database: Database) -> None:
