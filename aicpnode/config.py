@@ -32,7 +32,7 @@ KEY_FILE = "identity.key"
 CONFIG_BYTES_MAX = 1024 * 1024
 NODE_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LATER_KEYS = ("advertise", "encryption", "invite")
-"""Named by the contract, built by later orders of work."""
+"""Settings of parts that are not built yet: giving one is refused."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEBUG_LEVELS = {"0": "warning", "1": "info", "2": "debug", "3": "debug"}
 """Meaning of the environment variable DEBUG_LEVEL; 3 also lets libraries speak."""

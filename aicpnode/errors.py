@@ -28,7 +28,7 @@ class UserError(AicpError):
 
 
 class NotAvailableYet(UserError):
-    """A part of the contract that is not built yet: refused, never pretended."""
+    """A named part that is not built yet: refused, never pretended."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}: not available yet.")

@@ -1,4 +1,4 @@
-"""Commands that the contract names and later orders of work bring: each says so and exits 2."""
+"""Commands whose parts are not built yet: each says so and exits 2."""
 
 from __future__ import annotations
 
