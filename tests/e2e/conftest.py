@@ -197,14 +197,20 @@ class Cluster:
         chosen = self.nodes if nodes is None else nodes
         self.until(lambda: all(n.status().get("round", 0) >= least for n in chosen), f"round {least}", chosen)
 
-    def compared_rounds(self, nodes: Sequence[NodeProcess] | None = None) -> int:
-        """Rounds that all these nodes applied, after asserting that their hashes are equal in each of them."""
-        hashes = {node.name: node.round_hashes() for node in (self.nodes if nodes is None else nodes)}
-        common = set.intersection(*(set(found) for found in hashes.values()))
-        for number in sorted(common):
-            found = {name: by_round[number] for name, by_round in hashes.items()}
-            assert len(set(found.values())) == 1, f"round {number}: {found}"
-        return len(common)
+    def assert_equal_rounds(self, least: int, nodes: Sequence[NodeProcess] | None = None) -> None:
+        """The hashes of these nodes are equal after every round of which all keep figures, at least so many."""
+        chosen = self.nodes if nodes is None else nodes
+        hashes: dict[str, dict[int, str]] = {}
+
+        def enough() -> bool:
+            # A node writes the figures of a round a moment after it has applied it.
+            hashes.update({node.name: node.round_hashes() for node in chosen})
+            return len(set.intersection(*(set(found) for found in hashes.values()))) >= least
+
+        self.until(enough, f"figures of {least} rounds", chosen)
+        for number in sorted(set.intersection(*(set(found) for found in hashes.values()))):
+            after = {name: by_round[number] for name, by_round in hashes.items()}
+            assert len(set(after.values())) == 1, f"round {number}: {after}"
 
 
 @pytest.fixture(autouse=True)

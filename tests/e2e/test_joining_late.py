@@ -21,7 +21,7 @@ def test_newcomer_fetches_model_and_data_by_hash_and_replays_all_rounds(found, l
     until(lambda: newcomer.status()["proposals"]["mine_accepted"] > 0, "a proposal of it is accepted", nodes)
     hashes = newcomer.round_hashes()
     assert set(range(ROUNDS_BEFORE)) <= set(hashes), "it applied every round since the first"
-    assert cluster.compared_rounds(nodes) >= ROUNDS_BEFORE
+    cluster.assert_equal_rounds(ROUNDS_BEFORE, nodes)
     assert "UNVERIFIED" not in newcomer.output()
     with Blobs(newcomer.directory / "blobs") as blobs:
         assert blobs.has(cluster.genesis.initial_model)

@@ -23,7 +23,7 @@ def test_lightweight_member_is_small_without_torch_and_holds_the_same_model(foun
     record_property("ready_s", round(seconds, 2))
     cluster.start(0, 1)
     cluster.until_round(ROUNDS)
-    assert cluster.compared_rounds() >= ROUNDS
+    cluster.assert_equal_rounds(ROUNDS)
     assert len({node.status()["parameters"] for node in cluster.nodes}) == 1
     rss_mb = psutil.Process(lightweight.running.pid).memory_info().rss / (1 << 20)
     record_property("rss_mb", round(rss_mb, 1))

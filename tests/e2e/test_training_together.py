@@ -11,7 +11,7 @@ def test_four_processes_hold_equal_models_and_states_after_every_round(found, re
     cluster = found(4, arguments={index: ("--train-rounds", str(ROUNDS)) for index in range(4)})
     cluster.start()
     cluster.until_round(ROUNDS)
-    assert cluster.compared_rounds() == ROUNDS
+    cluster.assert_equal_rounds(ROUNDS)
     statuses = [node.status() for node in cluster.nodes]
     assert all(status["proposals"]["accepted"] > 0 and status["proposals"]["refused"] == 0 for status in statuses)
     latencies = [status["decision_ms_p50"] for status in statuses]

@@ -25,7 +25,7 @@ def test_three_honest_members_stay_equal_beside_one_that_is(found, fault) -> Non
     cluster.until(lambda: None not in [included()[n.name] for n in honest], "all honest work is included", honest)
     if fault == "garbage":
         cluster.until(lambda: bool(refused()), "the garbage is refused", honest)
-    assert cluster.compared_rounds(honest) >= ROUNDS
+    cluster.assert_equal_rounds(ROUNDS, honest)
     statuses = [node.status() for node in honest]
     assert not any(status["diverged"] or status["paused"] for status in statuses)
     assert {entry["name"] for entry in refused()} <= {"n3"} and all(entry["reason"] for entry in refused())
@@ -45,7 +45,7 @@ def test_equivocating_member_tells_two_peers_different_things_and_no_other_membe
     cluster.until_round(max(node.status()["round"] for node in cluster.nodes[:3]) + 2, cluster.nodes[:3])
     assert {slot[0] for slot in first.told_otherwise(second)} == {keys[3]}
     assert {slot[0] for slot in first.contradictions + second.contradictions} <= {keys[3]}
-    assert cluster.compared_rounds(cluster.nodes[:3]) >= 2
+    cluster.assert_equal_rounds(2, cluster.nodes[:3])
 
 
 def identities_below(key: bytes, count: int) -> list[Identity]:

@@ -33,7 +33,7 @@ def test_no_slot_is_signed_twice_through_twenty_kills_and_all_hashes_are_equal(f
             assert node.running.poll() is None, f"{node.name} ended by itself"
     target = max(node.status().get("round", 0) for node in cluster.nodes) + ROUNDS_AT_THE_END
     cluster.until_round(target)
-    assert cluster.compared_rounds() >= target - 1
+    cluster.assert_equal_rounds(target - 1)
     assert [node.status()["equivocations"] for node in cluster.nodes] == [0] * 4
     assert not any(node.status()["diverged"] for node in cluster.nodes)
     for node in cluster.nodes:

@@ -21,5 +21,5 @@ def test_others_go_on_without_the_killed_leader_and_it_catches_up(found) -> None
     leader.start()
     target = max(node.status()["round"] for node in others) + 1
     cluster.until_round(target)
-    assert cluster.compared_rounds() >= target - 1
+    cluster.assert_equal_rounds(target - 1)
     assert [node.status()["equivocations"] for node in cluster.nodes] == [0] * 4
