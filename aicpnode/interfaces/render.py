@@ -119,6 +119,8 @@ def render_members(result: JsonObject) -> RenderableType:
         probation = member.get("probation")
         if probation:
             status += f" {_text(probation.get('seen'))}/{_text(probation.get('of'))}"
+        if member.get("equivocated"):
+            status += ", equivocated"
         until = member.get("until_round")
         contributes = "no" if not member.get("contributing") else "yes" if until is None else f"until {until}"
         table.add_row(

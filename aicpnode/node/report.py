@@ -117,6 +117,7 @@ def status(node: Node) -> JsonObject:
         "cpu_s": sum(psutil.Process().cpu_times()[:2]),
         "pending_operations": len(replica.pool),
         "equivocations": driver.equivocations,
+        "dropped_inputs": driver.dropped_inputs,
         "verifications": driver.verifications,
         "messages_sent": driver.messages_sent,
         "parameters": genesis.parameters,
@@ -167,6 +168,7 @@ def members(node: Node) -> JsonObject:
                 "last_seen_s": 0.0 if member.key == node.identity.key else driver.last_heard_s(member.key),
                 "connected": member.key in connected or member.key == node.identity.key,
                 "reachable": near[member.key],
+                "equivocated": member.key in driver.accused,
                 "probation": (
                     {"seen": standing.probation_seen, "of": node.genesis.probation_rounds} if on_probation else None
                 ),

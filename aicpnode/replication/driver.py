@@ -1,10 +1,9 @@
 """Runs the replica: inputs from network, timers and application in; effects persisted, then sent.
 
-One task owns the replica. It takes what has queued up, lets the replica handle all of it, writes everything durable
-of it in one transaction, and only then sends: one sync of the disk serves a whole batch. A second task applies decided
-blocks in order, which may wait for gradient bodies; voting never waits for it. A third asks the ledger for what the
-owner wants. Peers' inputs are bounded and dropped when the node cannot keep up (everything is sent again); its own
-are not.
+One task owns the replica. It takes what has queued up in the inbox, lets the replica handle it all, writes everything
+durable of it in one transaction, and only then sends: one sync of the disk serves a whole batch. Other tasks keep the
+timers, announce the head, and ask the ledger for what the owner wants; ``applier`` applies what is decided and
+``exchange`` asks peers for what is missing here and answers them.
 """
 
 from __future__ import annotations
@@ -73,6 +72,7 @@ DECISION_TIMES_KEPT = 64
 JITTER = 0.2
 JOIN_NONCE_BYTES = 16
 INTENT_META = "intent"
+EVIDENCE_QUEUED_MAX = 64
 AMNESIA_META = "amnesia"
 """Absent: this store remembers all that its key signed. Else (voting from height, proposing from round), zeros while
 not known."""
@@ -116,6 +116,9 @@ class Driver:
         self._join_nonce = self._random.randbytes(JOIN_NONCE_BYTES)
         self._changed = trio.Event()
         self.equivocations = 0
+        self.accused = {key for key, _first, _second in database.evidence()}
+        """Who signed two contents in one slot, as far as this node has the proof."""
+        self._evidence: deque[tuple[bytes, bytes, bytes]] = deque(maxlen=EVIDENCE_QUEUED_MAX)
         self.messages_sent = 0
         self.proposing_from: int | None = 0
         self.can_train: bool | None = None if trains else False
@@ -204,6 +207,11 @@ class Driver:
         return self.replica.is_behind or not self.is_applied
 
     @property
+    def dropped_inputs(self) -> int:
+        """Messages of peers that exceeded their share and were dropped: they are sent again."""
+        return self._inbox.dropped
+
+    @property
     def verifications(self) -> int:
         return self._crypto.verifications
 
@@ -252,8 +260,10 @@ class Driver:
     def note_equivocation(self, first: Envelop, second: Envelop) -> None:
         """Two GRADs of one author for one round: kept as evidence by whoever holds them; here counted and said."""
         self.equivocations += 1
+        self.accused.add(first.sender)
         self._notice("warning", f"{self._member_name(first.sender)} committed to two proposals in round {first.height}")
-        self._database.put_evidence(first.sender, encode(first), encode(second))
+        self._evidence.append((first.sender, encode(first), encode(second)))
+        self._intent_wakeup.set()
 
     def votes_of(self, height: int) -> list[dict[str, object]]:
         """Who voted what in the decided block of ``height``: for people. Blocks, so call it in a thread."""
@@ -352,6 +362,7 @@ class Driver:
                 self._on_decided(effect)
             case Equivocation(first=first):
                 self.equivocations += 1
+                self.accused.add(first.signer)
                 text = f"{self._member_name(first.signer)} signed two different {first.kind.name} messages in one slot"
                 self._notice("warning", text)
             case Diverged(height=height, own=own, certified=certified):
@@ -461,6 +472,8 @@ class Driver:
             with trio.move_on_after(INTENT_PERIOD_S):
                 await self._intent_wakeup.wait()
             self._intent_wakeup = trio.Event()
+            while self._evidence:
+                await trio.to_thread.run_sync(self._database.put_evidence, *self._evidence.popleft())
             if self.amnesia is not None:
                 await self._try_to_remember(self.amnesia)
             if self.is_behind or self.replica.pool.own():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aicpnode.envelop.kinds import COUNTER_MAX
+from aicpnode.replication.recovery import Amnesia
 from consensus.events import Step
 from consensus.membership import LedgerRules, may_join_again, refuse_operation
 from consensus.messages import MessageKind, Operation, OperationKind
@@ -45,6 +46,9 @@ def replica_waits(replica: Replica, name_of: Callable[[bytes], str]) -> list[Wai
     if replica.voting_from is None or replica.height < replica.voting_from:
         until = "the heads of a quorum of others" if replica.voting_from is None else f"height {replica.voting_from}"
         text = f"{until}: the store of this member was lost, so it must not sign what it may have signed already"
+        if replica.voting_from is None and Amnesia(replica.key).is_hopeless(replica.ledger):
+            hopeless = "never: without this member the others are no quorum, so it cannot come back under this key"
+            return [Wait(what=text, next=hopeless)]
         return [Wait(what=text, next="it follows and votes again from there on")]
     if replica.is_behind:
         return [Wait(what=f"decided blocks from height {replica.height} on", next="peers that are ahead are asked")]
