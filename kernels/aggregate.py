@@ -6,6 +6,10 @@ chunks short enough not to overflow (k * 2^44 a chunk, so 1,278 chunks at k = 41
 Python integers; weights are Python integers throughout; the weighted sum is an int64 scatter-add, whose order
 cannot matter. Nothing here rounds in floating point.
 
+The mean step ``v / N`` is never longer than the norm that clips, whatever the rule makes of the weights. CenteredClip
+alone does not see to that: it only starts from clipped weights, and the radius it then clips to is taken from the
+proposals themselves, so a single huge proposal that a Byzantine leader lets in alone would count in full.
+
 Units: values 2^-24, Gram 2^-48, norms 2^-40, weights 2^-16, accumulator 2^-40.
 """
 
@@ -106,7 +110,7 @@ def proposal_weights(matrix: Gram, *, rule: Rule, norm_limit: int) -> Weights:
         return Weights(weights=(ONE_Q16,) * len(lengths), median_norm=median)
     weights = _clipped(lengths, median)
     if rule is Rule.CENTERED_CLIP:
-        weights = centered_clip(matrix, weights)
+        weights = bounded(matrix, centered_clip(matrix, weights), median)
     return Weights(weights=tuple(weights), median_norm=median)
 
 
@@ -129,6 +133,16 @@ def centered_clip(matrix: Gram, weights: Sequence[int]) -> list[int]:
         rest = scale - sum(pull)
         current = [(w * rest) // scale + c for w, c in zip(current, pull, strict=True)]
     return current
+
+
+def bounded(matrix: Gram, weights: Sequence[int], limit: int) -> list[int]:
+    """``weights``, scaled down where needed so that the mean of the N weighted proposals is no longer than ``limit``
+    (2^-40)."""
+    square = sum(w * g * v for w, row in zip(weights, matrix, strict=True) for g, v in zip(row, weights, strict=True))
+    length, longest = isqrt(square << 32), limit * (len(weights) << 16)
+    if length <= longest:
+        return list(weights)
+    return [weight * longest // length for weight in weights]
 
 
 def weighted_sum(proposals: Sequence[SparseProposal], weights: Sequence[int], start: int, stop: int) -> Int64Array:

@@ -83,8 +83,13 @@ class AggregationHistory:
         return max(count, lower_median(self.counts)) if self.counts else count
 
     def after(self, *, norm: int, count: int) -> Self:
-        """The history once a non-empty round is over. A norm of zero is no measure and leaves the last one."""
-        return type(self)(norm=norm or self.norm, counts=(*self.counts, count)[-HISTORY_ROUNDS:])
+        """The history once a non-empty round is over. A norm of zero is no measure and leaves the last one.
+
+        The norm at most halves in a round: it may only double, so a single round in which a Byzantine leader let in
+        nothing but a tiny proposal would otherwise hold back all steps for many rounds.
+        """
+        kept = max(norm, self.norm // NORM_GROWTH_MAX) if norm else self.norm
+        return type(self)(norm=kept, counts=(*self.counts, count)[-HISTORY_ROUNDS:])
 
     def encode(self) -> bytes:
         """Canonical bytes, for the state hash."""

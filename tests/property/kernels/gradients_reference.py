@@ -182,6 +182,9 @@ def weights(matrix, rule, limit):
         tau = lower_median(d)
         c = [65536 if d[i] <= tau else (tau << 16) // d[i] for i in range(count)]
         w = [(w[j] * (big - sum(c))) // big + c[j] for j in range(count)]
+    length = math.isqrt(sum(w[i] * matrix[i][j] * w[j] for i in range(count) for j in range(count)) << 32)
+    if length > med * big:
+        w = [w[j] * med * big // length for j in range(count)]
     return w, med
 
 

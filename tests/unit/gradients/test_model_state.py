@@ -202,3 +202,10 @@ def replace_history(state, history):
 
 
 GOLDEN = "add060d234ab56be1b2b3eb24b68d9b999bfe59d0f053246a18b357aaf2d5295"
+
+
+def test_a_tiny_proposal_that_is_let_in_alone_lowers_the_norm_of_later_rounds_by_half_at_most():
+    history = AggregationHistory(norm=1 << 30, counts=(4,))
+    assert history.after(norm=17, count=1).norm == 1 << 29
+    assert history.after(norm=0, count=1).norm == 1 << 30
+    assert history.after(norm=3 << 29, count=4).norm == 3 << 29

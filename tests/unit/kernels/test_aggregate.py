@@ -1,5 +1,7 @@
 """Weights and sums at their bounds."""
 
+from math import isqrt
+
 import numpy as np
 import pytest
 
@@ -80,3 +82,37 @@ def test_weighted_sum_is_exact_and_dense():
     assert total.dtype == np.int64
     assert total.size == CHUNK
     assert {int(i): int(total[i]) for i in np.flatnonzero(total)} == {0: 30, 7: -150}
+
+
+def mean_length(matrix, weights):
+    """Norm of the mean of the weighted proposals, in 2^-40, rounded down."""
+    square = sum(w * g * v for w, row in zip(weights, matrix, strict=True) for g, v in zip(row, weights, strict=True))
+    return isqrt(square << 32) // (len(weights) << 16)
+
+
+@pytest.mark.parametrize("rule", [Rule.CLIP, Rule.CENTERED_CLIP])
+def test_a_huge_proposal_that_is_let_in_alone_moves_the_model_no_further_than_the_agreed_norm(rule):
+    matrix = aggregate.gram([proposal([100_000] * 410)])
+    limit = 500_000 << 16
+    result = aggregate.proposal_weights(matrix, rule=rule, norm_limit=limit)
+    assert limit * 99 // 100 <= mean_length(matrix, result.weights) <= limit
+
+
+def test_two_of_three_that_collude_move_the_model_no_further_than_the_agreed_norm():
+    huge = [proposal([VALUE_MAX] * 4, [0, 1, 2, 3]) for _ in range(2)]
+    matrix = aggregate.gram([proposal([10] * 4, [4, 5, 6, 7]), *huge])
+    result = aggregate.proposal_weights(matrix, rule=Rule.CENTERED_CLIP, norm_limit=1000 << 16)
+    assert mean_length(matrix, result.weights) <= 1000 << 16
+
+
+def test_the_bound_leaves_the_weights_of_ordinary_rounds_as_they_are():
+    random = np.random.default_rng(7)
+    honest = [
+        proposal(random.integers(-1000, 1000, 64).tolist(), sorted(random.choice(128, 64, replace=False).tolist()))
+        for _ in range(8)
+    ]
+    matrix = aggregate.gram(honest)
+    limit = aggregate.lower_median(aggregate.norms(matrix))
+    unbounded = aggregate.centered_clip(matrix, aggregate._clipped(aggregate.norms(matrix), limit))
+    result = aggregate.proposal_weights(matrix, rule=Rule.CENTERED_CLIP, norm_limit=0)
+    assert result.weights == tuple(unbounded)
