@@ -104,7 +104,7 @@ class NodeConfig(BaseModel):
     """Rounds between two checkpoint files; 0 writes one only when asked and at the end."""
     checkpoint_dir: Path | None = None
     """Where checkpoint files go; default the folder checkpoints in the data directory."""
-    train_rounds: Annotated[int, Field(ge=1)] | None = None
+    train_rounds: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """Contribute to training up to this round and then stop; None means without end."""
     byzantine: Fault | None = None
     """Show this fault on purpose (``demo --byzantine``); never set it on a node that people rely on."""

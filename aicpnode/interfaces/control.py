@@ -279,7 +279,7 @@ def _parse_request(line: bytes) -> tuple[str, JsonObject]:
         raise UserError(f"A request is longer than {REQUEST_BYTES_MAX} bytes.")
     try:
         request = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"A request is not JSON: {error}.", advice='Send {"command": NAME, "args": {}}.') from error
     if not isinstance(request, dict) or not isinstance(request.get("command"), str):
         raise UserError("A request needs a command.", advice='Send {"command": NAME, "args": {}}.')

@@ -18,6 +18,8 @@ from aicpnode.network.handshakes import PROBE_S, HandshakeSlots, Refusal, Settle
 from aicpnode.network.session import NO_NETWORK, NONCE_BYTES, Hello, RefusalCode, Role, Session
 
 PEERS_MAX = 128
+STRANGERS_MAX = 28
+"""Of these, so that keys that cost nothing never take the places of members."""
 GUESTS_MAX = 16
 """Sessions of those who come for the genesis."""
 
@@ -35,6 +37,7 @@ class Admission:
         connection_of: Callable[[bytes], Connection | None],
         banned_for_s: Callable[[bytes], float],
         blacklisted: Callable[[bytes], bool],
+        is_member: Callable[[bytes], bool],
     ) -> None:
         """``hello`` introduces this node to whoever is at an IP address, as of now; its nonce is replaced."""
         self.slots = HandshakeSlots()
@@ -45,6 +48,7 @@ class Admission:
         self._connection_of = connection_of
         self._banned_for_s = banned_for_s
         self._blacklisted = blacklisted
+        self._is_member = is_member
         self._nonces: set[bytes] = set()
         self._proving_to: set[bytes] = set()
         """Keys to which this node has proved its own in a dial that is not decided yet."""
@@ -123,4 +127,8 @@ class Admission:
             return Refusal(code=RefusalCode.BANNED, reason="blacklisted by the members")
         if len(self._peers()) >= PEERS_MAX and hello.key not in self._peers():
             return Refusal(code=RefusalCode.FULL, reason=f"full: {PEERS_MAX} peers")
+        if not self._is_member(hello.key) and hello.key not in self._peers():
+            strangers = sum(not self._is_member(key) for key in self._peers())
+            if strangers >= STRANGERS_MAX:
+                return Refusal(code=RefusalCode.FULL, reason=f"full: {STRANGERS_MAX} peers that are no members")
         return None

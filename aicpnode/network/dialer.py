@@ -21,7 +21,7 @@ from aicpnode.network.peers import Address, as_seen_from
 from aicpnode.network.session import RefusalCode
 
 DIALS_MAX = 16
-DIAL_UP_TO_PEERS = 100
+DIAL_UP_TO_PEERS = 128
 """A full mesh up to here; beyond, a node only accepts."""
 
 log = logging.getLogger(__name__)

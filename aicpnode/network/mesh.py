@@ -76,9 +76,11 @@ class Mesh:
         heartbeat_seconds: float = 5.0,
         partition_timeout_seconds: float = 15.0,
         blacklisted: Callable[[bytes], bool] = lambda _key: False,
+        is_member: Callable[[bytes], bool] = lambda _key: True,
         rng: random.Random | None = None,
     ) -> None:
-        """``port`` 0 is any free port. ``blacklisted`` says whom the ledger excludes."""
+        """``port`` 0 is any free port. ``blacklisted`` says whom the ledger excludes, ``is_member`` whom it
+        knows: strangers get few places, and of theirs only operations are passed on."""
         assert len(network_id) == HASH_BYTES and network_id != NO_NETWORK
         assert 0 < heartbeat_seconds < partition_timeout_seconds
         self.key = identity.key
@@ -107,6 +109,7 @@ class Mesh:
             connection_of=self._peers.connection_of,
             banned_for_s=lambda key: self._reputation.banned_for_s(key, trio.current_time()),
             blacklisted=blacklisted,
+            is_member=is_member,
         )
         self._counts: Counter[str] = Counter()
         self._connect_callbacks: list[Callable[[PeerInfo], None]] = []
@@ -122,6 +125,7 @@ class Mesh:
             links=self._peers.links,
             send=lambda key, lane, data: self._send_frame(key, FrameType.ENVELOP, lane, data),
             charge=self._charge,
+            is_member=is_member,
         )
         self.bodies = Bodies(send=self._send_frame, connected=self._peers.keys, penalise=self._charge, rng=rng)
 

@@ -23,6 +23,9 @@ Handler = Callable[[Envelop, bytes, bytes], None]
 BULK_KINDS = frozenset({Kind.BLOCK, Kind.DECISIONS, Kind.CHECKPOINT})
 """Answers that may be large and are asked for again if lost: they do not delay votes, and never end a connection."""
 
+ATTACHING_KINDS = frozenset({Kind.BALLOT, Kind.SET, Kind.BLOCK, Kind.DECISIONS, Kind.CHECKPOINT})
+"""Only these carry an attachment. It is unsigned: what is wrong with it may be the doing of whoever passed it on."""
+
 
 def lane_of(kind: Kind) -> Lane:
     return Lane.BULK if kind in BULK_KINDS else Lane.VOTES
@@ -39,12 +42,15 @@ class Router:
         links: Callable[[], Mapping[bytes, Collection[bytes]]],
         send: Callable[[bytes, Lane, bytes], bool],
         charge: Callable[[bytes, RemoteError], None],
+        is_member: Callable[[bytes], bool] = lambda _key: True,
     ) -> None:
+        """``is_member``: whose messages are passed on to others; of strangers only their operations are."""
         self._me = me
         self._network_id = network_id
         self._links = links
         self._send = send
         self._charge = charge
+        self._is_member = is_member
         self._seen = SeenCache()
         self._handlers: dict[Kind, list[Handler]] = {}
         self.counts: Counter[str] = Counter()
@@ -58,13 +64,17 @@ class Router:
         envelop, attachment = decode(data)
         if envelop.network_id != self._network_id:
             raise MalformedError("an Envelop of another network")
+        if attachment and envelop.kind not in ATTACHING_KINDS:
+            raise MalformedError(f"an attachment to {envelop.kind.name}, which has none")
         if envelop.sender == self._me:
             self.counts["own_returned"] += 1
             return
         message_hash = hashlib.sha256(data).digest()
         if self._seen.hit(message_hash, now_s):
             self.counts["duplicates"] += 1
-            again = from_peer == envelop.sender and self._seen.may_relay_again(message_hash, now_s)
+            if from_peer != envelop.sender:
+                return  # only its sender repeats a message on purpose
+            again = self._seen.may_relay_again(message_hash, now_s)
         else:
             if not signing.verify(envelop):
                 raise MalformedError("an Envelop with a wrong signature")
@@ -77,6 +87,8 @@ class Router:
             self._deliver(envelop, attachment, from_peer)
 
     def _relay(self, envelop: Envelop, from_peer: bytes, data: bytes) -> None:
+        if not self._is_member(envelop.sender) and envelop.kind is not Kind.OPERATION and envelop.route is None:
+            return
         if isinstance(envelop.route, tuple):
             return  # schedules are executed by the collectives, not flooded
         targets = relay_targets(
@@ -96,5 +108,5 @@ class Router:
                 self.counts["refused"] += 1
                 if from_peer == envelop.sender:
                     raise
-                if not attachment:  # nobody signs an attachment: somebody on the way may have changed it
+                if envelop.kind not in ATTACHING_KINDS:
                     self._charge(envelop.sender, error)

@@ -21,6 +21,8 @@ TEST_ROUNDS_WAITED = 4
 """The test of a round gives up after so many round lengths: by then ``why`` knows the reason."""
 TEST_MARGIN_S = 20.0
 PROBE_LIMIT_S = 30.0
+INTEGER_MAX = (1 << 53) - 1
+"""What every JSON reader keeps exactly."""
 
 
 class NodeCommands:
@@ -88,7 +90,9 @@ class NodeCommands:
     async def _train(self, args: JsonObject) -> JsonObject:
         node = self._node
         rounds = args.get("rounds")
-        until = WITHOUT_END if rounds is None else node.driver.ledger.round + _integer(args, "rounds", 1, lowest=1)
+        until = WITHOUT_END
+        if rounds is not None:
+            until = min(WITHOUT_END, node.driver.ledger.round + _integer(args, "rounds", 1, lowest=1))
         await node.train(until)
         return self._contribution("the ledger decides it within a second; others that follow join in")
 
@@ -244,13 +248,13 @@ def register(node: Node) -> None:
 
 def _integer(args: JsonObject, name: str, default: int, *, lowest: int = 0) -> int:
     value: Any = args.get(name, default)
-    if type(value) is not int or value < lowest:
-        raise UserError(f"{name} is a whole number from {lowest} on.")
+    if type(value) is not int or not lowest <= value <= INTEGER_MAX:
+        raise UserError(f"{name} is a whole number from {lowest} to {INTEGER_MAX}.")
     return value
 
 
 def _number(args: JsonObject, name: str, default: float) -> float:
     value: Any = args.get(name, default)
-    if type(value) not in (int, float):
+    if type(value) not in (int, float) or not abs(value) <= INTEGER_MAX:
         raise UserError(f"{name} is a number.")
     return float(value)

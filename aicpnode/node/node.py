@@ -171,6 +171,7 @@ class Node:
             explicit_port=config.p2p_port_explicit,
             bootstrap=[Address.parse(text) for text in config.bootstrap_peers],
             head_height=lambda: self.driver.head,
+            is_member=lambda key: self.driver.ledger.roster.by_key(key) is not None,
             events=self.bus,
             peer_store=self.database,
             heartbeat_seconds=config.heartbeat_interval_ms / 1000,

@@ -22,7 +22,7 @@ ME, ALICE, BOB, CAROL = (Identity(bytes((number,)) * 32) for number in range(1, 
 class World:
     """A router with recorded surroundings: everybody is connected to everybody until ``links`` says otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, members: set[bytes] | None = None) -> None:
         self.links = {peer.key: {ME.key, ALICE.key, BOB.key, CAROL.key} for peer in (ALICE, BOB, CAROL)}
         self.sent: list[tuple[bytes, Lane, bytes]] = []
         self.charged: list[bytes] = []
@@ -33,14 +33,15 @@ class World:
             links=lambda: self.links,
             send=lambda *message: self.sent.append(message) or True,
             charge=lambda key, _error: self.charged.append(key),
+            is_member=lambda key: members is None or key in members,
         )
-        self.router.subscribe([Kind.PREPARE, Kind.OPERATION], lambda *message: self.heard.append(message))
+        self.router.subscribe([Kind.PREPARE, Kind.SET, Kind.OPERATION], lambda *message: self.heard.append(message))
 
     def refuse(self) -> None:
         def handler(*_message):
             raise RemoteError("refused by the handler")
 
-        self.router.subscribe([Kind.PREPARE, Kind.OPERATION], handler)
+        self.router.subscribe([Kind.PREPARE, Kind.SET, Kind.OPERATION], handler)
 
 
 def envelop(sender=ALICE, *, kind=Kind.PREPARE, route=None, body=1, network_id=NETWORK) -> Envelop:
@@ -48,12 +49,12 @@ def envelop(sender=ALICE, *, kind=Kind.PREPARE, route=None, body=1, network_id=N
 
 
 def test_a_message_is_delivered_with_its_attachment_and_where_it_came_from():
-    world, message = World(), envelop()
+    world, message = World(), envelop(kind=Kind.SET)
     world.router.receive(BOB.key, encode(message, b"attached"), 0.0)
     assert world.heard == [(message, b"attached", BOB.key)]
 
 
-def test_the_same_bytes_are_verified_once_and_delivered_each_time(monkeypatch):
+def test_the_same_bytes_are_verified_once_and_delivered_again_only_from_their_sender(monkeypatch):
     verified = Counter()
 
     def counting(message, verify=signing.verify):
@@ -64,7 +65,16 @@ def test_the_same_bytes_are_verified_once_and_delivered_each_time(monkeypatch):
     world, data = World(), encode(envelop())
     for peer in (ALICE, BOB, ALICE):
         world.router.receive(peer.key, data, 0.0)
-    assert verified["calls"] == 1 and len(world.heard) == 3
+    assert verified["calls"] == 1
+    assert [peer for _, _, peer in world.heard] == [ALICE.key, ALICE.key]
+
+
+def test_an_attachment_where_none_belongs_costs_the_peer_that_sent_it_and_goes_no_further():
+    world = World()
+    for kind in (Kind.PREPARE, Kind.HEAD, Kind.OPERATION, Kind.GRAD, Kind.GET_DECISIONS):
+        with pytest.raises(MalformedError, match="an attachment to"):
+            world.router.receive(BOB.key, encode(envelop(kind=kind), b"large junk"), 0.0)
+    assert (world.heard, world.sent, world.charged) == ([], [], [])
 
 
 def test_a_seen_message_with_another_signature_is_verified_again():
@@ -76,7 +86,7 @@ def test_a_seen_message_with_another_signature_is_verified_again():
 
 
 def test_an_attachment_that_was_changed_on_the_way_is_no_repeat():
-    world, message = World(), envelop()
+    world, message = World(), envelop(kind=Kind.SET)
     world.router.receive(ALICE.key, encode(message, b"a"), 0.0)
     world.router.receive(ALICE.key, encode(message, b"b"), 0.0)
     assert [attachment for _, attachment, _ in world.heard] == [b"a", b"b"]
@@ -152,8 +162,17 @@ def test_what_a_handler_refuses_is_charged_to_the_signer_not_to_the_relay():
 def test_a_relayed_attachment_that_a_handler_refuses_is_charged_to_nobody():
     world = World()
     world.refuse()
-    world.router.receive(BOB.key, encode(envelop(), b"who changed it?"), 0.0)
+    world.router.receive(BOB.key, encode(envelop(kind=Kind.SET), b"who changed it?"), 0.0)
     assert world.charged == [] and world.router.counts["refused"] == 1
+
+
+def test_of_strangers_only_operations_are_passed_on():
+    world = World(members={BOB.key})
+    world.links = {ALICE.key: {ME.key}, BOB.key: {ME.key}, CAROL.key: {ME.key}}
+    world.router.receive(ALICE.key, encode(envelop(kind=Kind.HEAD, body=())), 0.0)
+    assert world.sent == []
+    world.router.receive(ALICE.key, encode(envelop(kind=Kind.OPERATION)), 0.0)
+    assert {target for target, _, _ in world.sent} == {BOB.key, CAROL.key}
 
 
 def test_a_bug_in_a_handler_propagates():
