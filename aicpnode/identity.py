@@ -26,6 +26,8 @@ KEY_BYTES = 32
 SEED_BYTES = 32
 SIGNATURE_BYTES = 64
 
+USED_MARKER = "identity.used"
+"""Lies beside the key file once the key may have signed; it outlives a database that is moved away."""
 KEY_TEXT_PREFIX = "aicp-key-1:"
 KEY_CHECKSUM_BYTES = 4
 KEY_FILE_BYTES_MAX = 1024

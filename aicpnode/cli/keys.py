@@ -66,7 +66,7 @@ def export(data_dir: DirOption = None, node_id: IdOption = None, as_json: JsonOp
 @app.command("import")
 def import_(data_dir: DirOption = None, node_id: IdOption = None, as_json: JsonOption = False) -> None:
     """Read an exported key from standard input and store it. An existing one is never overwritten."""
-    from aicpnode.identity import Identity
+    from aicpnode.identity import USED_MARKER, Identity
 
     if sys.stdin.isatty():
         typer.echo("Paste the exported line and press Enter:", err=True)
@@ -76,7 +76,11 @@ def import_(data_dir: DirOption = None, node_id: IdOption = None, as_json: JsonO
     path = key_path(data_dir, node_id)
     identity = Identity.from_text(text)
     identity.save(path)
+    # It may have signed elsewhere, so a node that starts with it and without its database must not vote at once.
+    (path.parent / USED_MARKER).touch(mode=0o600)
     _tell(identity, path, as_json)
+    if not as_json:
+        typer.echo("Where the key voted before, it votes again once the others' heads show that it is safe.", err=True)
 
 
 def _tell(identity: Identity, path: Path, as_json: bool) -> None:

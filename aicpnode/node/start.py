@@ -11,6 +11,7 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 import trio
 
 from aicpnode.config import NodeConfig
@@ -18,7 +19,7 @@ from aicpnode.envelop.codec import pack
 from aicpnode.errors import RemoteError, UserError
 from aicpnode.genesis import Founder, Genesis, read_genesis
 from aicpnode.gradients.state import initial_state
-from aicpnode.identity import Identity, short
+from aicpnode.identity import USED_MARKER, Identity, short
 from aicpnode.network.discovery import fetch_genesis
 from aicpnode.network.peers import Address
 from aicpnode.replication.driver import AMNESIA_META
@@ -28,10 +29,10 @@ from aicpnode.storage.faults import sync_directory
 
 GENESIS_META = "genesis"
 OWNER_META = "owner"
-USED_MARKER = "identity.used"
-"""Lies beside the key file once the key may have signed; it outlives a database that is moved away."""
 GENESIS_BLOBS_FOLDER = "blobs"
 FETCH_TIMEOUT_S = 10.0
+MODEL_COPIES = 3
+"""Of the model in memory at once, at the least: the present state, the next one, and the bytes being read."""
 RETRY_S_MIN = 0.5
 RETRY_S_MAX = 15.0
 
@@ -74,6 +75,7 @@ async def settle_genesis(config: NodeConfig, identity: Identity, database: Datab
             _refuse_other(config, genesis, await trio.to_thread.run_sync(read_genesis, config.genesis))
     elif config.genesis is not None:
         genesis = await trio.to_thread.run_sync(read_genesis, config.genesis)
+        refuse_unsound(genesis)
         await trio.to_thread.run_sync(_import_blobs, config.genesis.parent / GENESIS_BLOBS_FOLDER, genesis, blobs)
     elif config.bootstrap_peers:
         genesis = await _fetch(config)
@@ -85,9 +87,29 @@ async def settle_genesis(config: NodeConfig, identity: Identity, database: Datab
             f"The genesis here is of network {network_id.hex()}, not of {config.network}.",
             advice="Use another --data-dir for another run, or check the hash with whoever invited you.",
         )
+    refuse_unsound(genesis)
     if stored is None:
         await trio.to_thread.run_sync(database.set_meta, GENESIS_META, genesis.encode())
     return genesis
+
+
+def refuse_unsound(genesis: Genesis) -> None:
+    """UserError for a genesis whose numbers contradict each other, or whose model this machine cannot hold: found out
+    here, before anything that it names is fetched."""
+    from aicpnode.model.config import TransformerConfig
+
+    config = TransformerConfig.from_spec(genesis.model)
+    if (config.parameters, config.layout_hash) != (genesis.parameters, genesis.layout_hash):
+        raise UserError(
+            f"The genesis names {genesis.parameters} parameters; its model has {config.parameters}, or another layout.",
+            advice="Whoever wrote it has to write it again (aicp-node init); do not trust who gave it to you.",
+        )
+    needed, memory = 4 * genesis.parameters * MODEL_COPIES, psutil.virtual_memory().total
+    if needed > memory:
+        raise UserError(
+            f"The model of this run needs about {needed >> 20} MiB of memory; this machine has {memory >> 20} MiB.",
+            advice="Take part from a larger machine.",
+        )
 
 
 def _refuse_other(config: NodeConfig, stored: Genesis, given: Genesis) -> None:

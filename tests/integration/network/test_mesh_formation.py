@@ -11,6 +11,7 @@ import trio
 from aicpnode.errors import UserError
 from aicpnode.events import BootstrapUnreachable, PeerConnected, PeerDisconnected
 from aicpnode.identity import Identity
+from aicpnode.network import admission
 from aicpnode.network.framing import FrameType
 from aicpnode.network.handshakes import SessionLost
 from aicpnode.network.peers import Address
@@ -214,3 +215,20 @@ async def test_a_name_that_no_terminal_should_see_is_made_printable(network, pup
     rude = await network.start(second, node.address, node_name="\x1b[2J" + "x" * 100)
     await network.until(lambda: node.sees(rude))
     assert node.mesh.peers()[0].name == "?[2J" + "x" * 60
+
+
+async def test_strangers_take_few_places_and_members_always_find_one(network, monkeypatch):
+    monkeypatch.setattr(admission, "STRANGERS_MAX", 2)
+    host, *others = network.identities(5)
+    members = {host.key, others[3].key}
+    node = await network.start(host, is_member=members.__contains__)
+    for stranger in others[:2]:
+        await network.start(stranger, node.address)
+    await network.until(lambda: len(node.mesh.peers()) == 2)
+    third = await network.start(others[2], node.address, is_member=lambda key: key == host.key)
+    await network.until(lambda: any("no members" in error for _, _, error, _ in third.mesh.dialing()))
+    await network.start(others[3], node.address)
+
+    await network.until(lambda: others[3].key in node.peer_keys())
+
+    assert third.identity.key not in node.peer_keys()

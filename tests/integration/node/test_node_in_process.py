@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 import pytest
 import trio
 
 from aicpnode.errors import UserError
 from aicpnode.events import BlockDecided
-from aicpnode.node import Node
+from aicpnode.founding import found_run_folder
+from aicpnode.genesis import Founder, write_genesis
+from aicpnode.node import Node, start
 from aicpnode.storage.lock import DataDirLock
+
+FOUNDER = Founder(key=bytes(32), power=1, name="somebody")
 
 
 async def test_node_runs_inside_the_block_and_leaves_nothing_locked_behind_it(config, until) -> None:
@@ -75,3 +80,36 @@ async def test_failed_start_gives_everything_back(config) -> None:
                 raise AssertionError("it must not start")
         assert caught.group_contains(UserError, match="in use")
     DataDirLock(settings.directory).close()
+
+
+async def test_numbers_beyond_what_json_keeps_are_refused_by_every_command(config, until) -> None:
+    async with Node(config("solo")) as node:
+        await until(lambda: node.phase == "running")
+        for command, args in (
+            ("rounds", {"from": 10**23}),
+            ("rounds", {"from": True}),
+            ("probe", {"limit_s": float("nan")}),
+            ("probe", {"limit_s": float("inf")}),
+        ):
+            with pytest.raises(UserError, match="number"):
+                await node.surface.call(command, args)
+
+
+async def test_a_genesis_whose_numbers_contradict_each_other_is_refused_before_anything_is_fetched(
+    config, tmp_path, text
+) -> None:
+    _, genesis = found_run_folder(tmp_path / "run", name="bad", founders=[FOUNDER], data=text)
+    for number, parameters in enumerate((5, 1 << 40)):
+        path = tmp_path / f"bad-{number}.aicp"
+        write_genesis(path, replace(genesis, parameters=parameters))
+        with pytest.raises(UserError, match="The genesis names"):
+            async with Node(config(f"newcomer-{number}", genesis=path)):
+                pass
+
+
+async def test_a_model_that_this_machine_cannot_hold_is_refused(config, tmp_path, text, monkeypatch) -> None:
+    path, _ = found_run_folder(tmp_path / "run", name="large", founders=[FOUNDER], data=text)
+    monkeypatch.setattr(start, "MODEL_COPIES", 1 << 40)
+    with pytest.raises(UserError, match="of memory; this machine has"):
+        async with Node(config("newcomer", genesis=path)):
+            pass

@@ -9,6 +9,7 @@ import pytest
 
 from aicpnode.cli.app import run_app
 from aicpnode.genesis import read_genesis
+from aicpnode.identity import USED_MARKER
 from aicpnode.interfaces.control import JsonObject
 
 
@@ -36,6 +37,9 @@ def test_key_moves_to_another_directory(
         monkeypatch.setattr("sys.stdin", stdin)
         assert run_app(["key", "import", "--data-dir", str(tmp_path / "b"), "--json"]) == 0
     assert last_json(capsys)["key"] == key
+    # An imported key may have signed elsewhere: a node that starts with it must not vote at once.
+    assert (tmp_path / "b" / USED_MARKER).exists()
+    assert not (tmp_path / "a" / USED_MARKER).exists()
 
 
 def test_key_is_never_overwritten_and_nonsense_is_refused(

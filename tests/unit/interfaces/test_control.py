@@ -166,6 +166,7 @@ async def test_hanging_up_cancels_the_command(tmp_path: Path) -> None:
     ("request_line", "expected"),
     [
         (b"nonsense\n", "not JSON"),
+        (b"[" * 60_000 + b"\n", "not JSON"),
         (b"[]\n", "needs a command"),
         (b'{"command": 3}\n', "needs a command"),
         (b'{"command": "echo", "args": []}\n', "args"),
