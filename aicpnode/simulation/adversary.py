@@ -20,6 +20,7 @@ from consensus.messages import (
     Header,
     Operation,
     Prepare,
+    PrepareCert,
     SetMessage,
     Vote,
     block_id,
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from aicpnode.simulation.cluster import Cluster
 
 HEARD_KEPT = 256
+HEIGHTS_HOARDED = 4
+Group = tuple[int, bytes, int]
+"""(view, block id, valid view) of PREPAREs that add up."""
 Saying = tuple[SimulatedMember, Vote | Operation]
 
 
@@ -44,9 +48,16 @@ class Adversary:
         self._random = random.Random(cluster.random.random())
         self._crypto = SimulatedCrypto(cluster.keys[0], cluster.network_id, honest=False)
         self._heard: deque[Vote | Operation] = deque(maxlen=HEARD_KEPT)
+        self._prepares: dict[int, dict[Group, dict[bytes, bytes]]] = {}
 
     def overhear(self, message: Vote | Operation) -> None:
         self._heard.append(message)
+        if isinstance(message, Prepare) and message.block_id != NIL:
+            groups = self._prepares.setdefault(message.height, {})
+            group = (message.view, message.block_id, message.valid_view)
+            groups.setdefault(group, {})[message.signer] = message.signature
+            while len(self._prepares) > HEIGHTS_HOARDED:
+                del self._prepares[min(self._prepares)]
 
     def sayings(
         self, sender: SimulatedMember, message: Vote | Operation, receivers: list[SimulatedMember]
@@ -59,6 +70,8 @@ class Adversary:
                 # The same one however often it is said again.
                 chosen = receivers[message.height % len(receivers)] if receivers else None
                 return [] if chosen is None else [(chosen, message)]
+            case Behaviour.STALE:
+                return self._stale(sender, message, receivers)
             case Behaviour.EQUIVOCATE:
                 other = self._other_content(message)
                 return [(r, other if place % 2 else message) for place, r in enumerate(receivers)]
@@ -92,6 +105,52 @@ class Adversary:
         if self._random.random() < 0.05 and self._heard:
             said.append((receiver, self._random.choice(self._heard)))
         return said
+
+    def _stale(
+        self, sender: SimulatedMember, message: Vote | Operation, receivers: list[SimulatedMember]
+    ) -> list[Saying]:
+        if isinstance(message, Prepare):
+            return []
+        if isinstance(message, Commit):
+            return [(receiver, message) for receiver in receivers[:1]]
+        if isinstance(message, Ballot):
+            hidden = replace(message, valid_view=NO_VIEW, valid_id=NIL, certificate=None)
+            signed = replace(hidden, signature=signature_of(hidden, self._cluster.network_id))
+            return [(receiver, signed) for receiver in receivers]
+        if isinstance(message, SetMessage):
+            old = self._old_proposal(sender, message)
+            if old is not None:
+                return [(receiver, old) for receiver in receivers]
+            some = 2 * len(receivers) // 3  # so many that with its own hidden PREPARE there is a certificate
+            return [(receivers[(message.height + place) % len(receivers)], message) for place in range(some)]
+        return [(receiver, message) for receiver in receivers]
+
+    def _old_proposal(self, sender: SimulatedMember, message: SetMessage) -> SetMessage | None:
+        """A SET for the oldest block of the height that can be proved to have been prepared."""
+        replica = sender.replica
+        if replica is None or replica.height != message.height:
+            return None
+        liars = [key for key, member in self._cluster.members.items() if not member.honest]
+        for (view, name, valid_view), signatures in sorted(self._prepares.get(message.height, {}).items()):
+            certificate = self._completed(replica, (view, name, valid_view), signatures, liars)
+            if view < message.view and certificate is not None:
+                old = replace(message, valid_view=view, block_id=name, block=None, certificate=certificate)
+                return replace(old, signature=signature_of(old, self._cluster.network_id))
+        return None
+
+    def _completed(
+        self, replica: Replica, group: Group, signatures: dict[bytes, bytes], liars: list[bytes]
+    ) -> PrepareCert | None:
+        """Liars sign whatever makes a certificate."""
+        (view, name, valid_view), roster = group, replica.roster
+        all_signatures = dict(signatures)
+        for key in liars:
+            own = Prepare(height=replica.height, view=view, block_id=name, valid_view=valid_view, signer=key)
+            all_signatures[key] = signature_of(own, self._cluster.network_id)
+        votes = tuple((m.index, all_signatures[m.key]) for m in roster.active if m.key in all_signatures)
+        if sum(roster.power(roster.members[index].key) for index, _signature in votes) < roster.quorum:
+            return None
+        return PrepareCert(height=replica.height, view=view, block_id=name, valid_view=valid_view, votes=votes)
 
     def _noise(self, key: bytes, replica: Replica) -> Vote:
         """A vote for anything, in some slot nearby."""

@@ -64,6 +64,8 @@ class Behaviour(Enum):
     """Sends each COMMIT to a single member only."""
     STINGY = "stingy"
     """Shows its SETs and BALLOTs of a height to a single member only."""
+    STALE = "stale"
+    """Hides certificates, completes them with its own PREPAREs that nobody sees, and proposes old blocks again."""
     CHAOS = "chaos"
     """Sends everything to a random part of the members, mixed with contradictions, noise and replays."""
 

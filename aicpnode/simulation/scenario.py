@@ -100,7 +100,11 @@ class Outcome:
 
 def run(seed: int) -> Outcome:
     """Raises Violation if an invariant breaks."""
-    scenario = Scenario.draw(seed)
+    return play(Scenario.draw(seed))
+
+
+def play(scenario: Scenario) -> Outcome:
+    """As ``run``, for a scenario that was drawn once and shall stay what it was."""
     cluster = scenario.cluster()
     promotions = scenario.promotions
 
@@ -109,7 +113,7 @@ def run(seed: int) -> Outcome:
             min(cluster.heights()) >= HEIGHTS and min(cluster.rounds()) >= ROUNDS and cluster.promoted() >= promotions
         )
 
-    return Outcome(seed=seed, decided=cluster.run(until=is_enough, limit_ms=LIMIT_MS), cluster=cluster)
+    return Outcome(seed=scenario.seed, decided=cluster.run(until=is_enough, limit_ms=LIMIT_MS), cluster=cluster)
 
 
 def search(first: int, last: int, *, seconds: float) -> tuple[int, list[str]]:

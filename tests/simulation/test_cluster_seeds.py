@@ -12,8 +12,9 @@ import sys
 
 import pytest
 
+from aicpnode.replication.intent import Wish
 from aicpnode.simulation.cluster import Behaviour, Cluster, Faults
-from aicpnode.simulation.scenario import Scenario, run
+from aicpnode.simulation.scenario import Scenario, play, run
 from consensus.types import MemberStatus
 
 CHUNK = 8
@@ -67,8 +68,6 @@ def test_joiners_are_promoted_after_probation_and_have_power() -> None:
 
 def test_joiner_of_an_idle_run_is_promoted_by_its_presence() -> None:
     """Nobody trains: PRESENT operations ask for the blocks in which probation is served."""
-    from aicpnode.replication.intent import Wish
-
     behaviours = [Behaviour.HONEST] * 2
     cluster = Cluster(seed=4, behaviours=behaviours, faults=CALM, joiners=[Behaviour.HONEST], wish=Wish.OFF)
     cluster.start()
@@ -84,12 +83,20 @@ def test_silent_joiner_is_never_promoted() -> None:
     assert cluster.run(until=lambda: member.name in cluster.statuses(), limit_ms=100_000)
     cluster.schedule(1, member.crash)
     assert cluster.run(until=lambda: min(cluster.rounds()) >= 25, limit_ms=300_000)
-    assert cluster.statuses()[member.name] is MemberStatus.PROBATION
+    assert cluster.statuses()[member.name] is MemberStatus.SUSPENDED, "it failed its probation"
 
 
 def test_seed_58_joiner_that_failed_its_probation_asks_again() -> None:
     """Its pending operation could never become valid and kept it from joining again."""
-    outcome = run(58)
+    honest = Behaviour.HONEST
+    scenario = Scenario(
+        seed=58,
+        founders=(honest, honest, Behaviour.EQUIVOCATE, honest),
+        joiners=(honest,),
+        faults=Faults(loss=0.05, duplication=0.05, crashes=3, power_cuts=20, partitions=5),
+        wishes=((19_005, 0, Wish.OFF), (16_044, 1, Wish.ON)),
+    )
+    outcome = play(scenario)
     assert outcome.decided, str(outcome)
 
 
