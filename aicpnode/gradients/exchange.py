@@ -53,6 +53,7 @@ REVEAL_AT = 0.9
 DEADLINE_AT = 1.0
 RESEND_GRAD_S = 2.0
 STORAGE_RETRY_S = 5.0
+POWERLESS_FETCHES_MAX = 4
 
 T = TypeVar("T")
 
@@ -63,6 +64,7 @@ class RoundContext:
 
     ``authors``: every roster key and its index; ``expected``: expected(r); ``contributing``: whether any member
     contributes; ``contributing_here``: whether this one does; ``my_index``: its roster index, if it has one;
+    ``voters``: keys with power;
     ``height``: of the ledger, for traces.
     """
 
@@ -73,6 +75,7 @@ class RoundContext:
     contributing: bool
     contributing_here: bool
     my_index: int | None
+    voters: frozenset[bytes]
     height: int = 0
 
 
@@ -133,6 +136,9 @@ class Exchange:
         self._timers_scope = trio.CancelScope()
         self._judges = trio.CapacityLimiter(1)
         self._first_grads: dict[tuple[int, bytes], Envelop] = {}
+        self._accused: set[tuple[int, bytes]] = set()
+        self._powerless_fetches = trio.CapacityLimiter(POWERLESS_FETCHES_MAX)
+        self._closed = False
         self._disk_full_since_s: float | None = None
 
     def open(self, nursery: trio.Nursery) -> None:
@@ -141,12 +147,17 @@ class Exchange:
         self._mesh.subscribe([Kind.GRAD], self._on_grad)
         self._mesh.bodies.register(Namespace.GRADIENT, self._serve)
 
+    def close(self) -> None:
+        """No tasks from now on."""
+        self._closed = True
+
     def begin(self, context: RoundContext, base_hash: bytes) -> bool:
         """The ledger or the state moved on. True if the round is a new one."""
         is_new = context.round != self.core.round
         if is_new:
             self.stop_tasks()
             self._first_grads = {slot: grad for slot, grad in self._first_grads.items() if slot[0] >= context.round}
+            self._accused = {slot for slot in self._accused if slot[0] >= context.round}
         if is_new or not context.contributing:
             self._timers_scope.cancel()
             self.timers_started_s = None
@@ -231,9 +242,11 @@ class Exchange:
             return
         if envelop.height not in (context.round, context.round + 1):
             return
-        first = self._first_grads.setdefault((envelop.height, envelop.sender), envelop)
-        if first.identity == envelop.identity:
+        slot = (envelop.height, envelop.sender)
+        first = self._first_grads.setdefault(slot, envelop)
+        if first.identity == envelop.identity or slot in self._accused:
             return
+        self._accused.add(slot)
         if envelop.sender == self._me:
             text = "Another process signs proposals with this node's key: stop one of them, or the key will be banned."
             self._events.publish(Notice(level="error", text=text))
@@ -296,6 +309,8 @@ class Exchange:
 
     def _start(self, scope: trio.CancelScope, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
         assert self._nursery is not None, "the exchange is opened before it begins a round"
+        if self._closed:
+            return  # the node is stopping: what the ledger still tells comes to nothing
 
         async def scoped() -> None:
             with scope:
@@ -322,16 +337,27 @@ class Exchange:
             self._settle(action.round, action.author, action.digest, verdict)
             return
         if self._packages.find(action.digest) is None:
-            package = await self._mesh.bodies.fetch(
-                Namespace.GRADIENT,
-                action.digest,
-                max_size=self._run.package_bytes_max,
-                verify=partial(self._run.is_package, action.digest),
-                prefer=(action.author,),
-            )
+            package = await self._pull(action)
             await self.in_thread(partial(self._packages.put, action.round, action.digest, package))
         self._mesh.bodies.announce(Namespace.GRADIENT, action.digest, action.size)
         self._feed(BodyReceived(round=action.round, digest=action.digest))
+
+    async def _pull(self, action: FetchBody) -> bytes:
+        """The package from whoever has it. Of authors without power only a few at once: bodies that do not exist must
+        not take the places of those that count."""
+        fetch = partial(
+            self._mesh.bodies.fetch,
+            Namespace.GRADIENT,
+            action.digest,
+            max_size=self._run.package_bytes_max,
+            verify=partial(self._run.is_package, action.digest),
+            prefer=(action.author,),
+        )
+        assert self._context is not None
+        if action.author in self._context.voters:
+            return await fetch()
+        async with self._powerless_fetches:
+            return await fetch()
 
     async def _judge(self, action: JudgeBody) -> None:
         expectation = Expectation(

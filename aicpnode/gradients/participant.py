@@ -157,7 +157,10 @@ class Participant:
             self._exchange.open(nursery)
             await self._load()
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._exchange.close()
 
     # -- the model
 

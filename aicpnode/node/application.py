@@ -44,6 +44,7 @@ class GradientApplication:
                 contributing=context.contributing,
                 contributing_here=context.own_contribution,
                 my_index=context.authors.get(self._key),
+                voters=context.voters,
                 height=context.height,
             )
         )

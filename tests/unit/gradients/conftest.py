@@ -244,6 +244,7 @@ class Cluster:
                     "contributing": True,
                     "contributing_here": True,
                     "my_index": peer.index,
+                    "voters": frozenset(self.authors),
                     **changes,
                 },
             )
