@@ -254,7 +254,7 @@ async def test_equivocation_is_reported_once(make_cluster, mock_clock):
     async with cluster.peers() as (first, second):
         cluster.begin([first])
         one, two = (grad_of(second, cluster, digest=bytes([n]) * 32, size=400) for n in (1, 2))
-        for grad in (one, one, two):
+        for grad in (one, one, two, two, one, two):
             second.mesh.broadcast(grad)
         assert [{a.identity, b.identity} for a, b in first.equivocations] == [{one.identity, two.identity}]
         assert first.participant.statistics().equivocations == 1
