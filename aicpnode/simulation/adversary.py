@@ -109,10 +109,12 @@ class Adversary:
     def _stale(
         self, sender: SimulatedMember, message: Vote | Operation, receivers: list[SimulatedMember]
     ) -> list[Saying]:
-        if isinstance(message, Prepare):
-            return []
-        if isinstance(message, Commit):
-            return [(receiver, message) for receiver in receivers[:1]]
+        if isinstance(message, Prepare | Commit):
+            nil: Vote = replace(message, block_id=NIL)
+            if isinstance(nil, Prepare):
+                nil = replace(nil, valid_view=NO_VIEW)
+            nil = replace(nil, signature=signature_of(nil, self._cluster.network_id))
+            return [(receiver, nil) for receiver in receivers]
         if isinstance(message, Ballot):
             hidden = replace(message, valid_view=NO_VIEW, valid_id=NIL, certificate=None)
             signed = replace(hidden, signature=signature_of(hidden, self._cluster.network_id))

@@ -56,6 +56,8 @@ class Faults:
     power_cuts: int = 0
     """At random steps of a member: before its write, or before one of its effects."""
     partitions: int = 0
+    isolated_deciders: float = 0.0
+    """Share of heights whose first member to decide is cut off before it can say so."""
     quiet_after_ms: int = 20_000
     """From then on: no loss, no partition, everybody up."""
 
@@ -87,6 +89,7 @@ class Cluster:
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._scheduled = 0
         self._islands: list[frozenset[bytes]] = []
+        self._highest_decided = 0
         self._power_cuts_left = faults.power_cuts
         self.keys = [simulated_key(index) for index in range(len(behaviours) + len(joiners))]
         names = [f"node-{index}" for index in range(len(self.keys))]
@@ -154,10 +157,20 @@ class Cluster:
         for _ in range(self.faults.partitions):
             at = self.random.randint(0, quiet)
             island = frozenset(self.random.sample(self.keys, self.random.randint(1, max(1, len(self.keys) - 1))))
-            self.schedule(at, functools.partial(self._islands.append, island))
-            self.schedule(
-                min(quiet, at + self.random.randint(*PARTED_MS)), functools.partial(self._islands.remove, island)
-            )
+            self.schedule(at, functools.partial(self._part, island))
+
+    def _part(self, island: frozenset[bytes]) -> None:
+        """From now on for a while, at most until it is quiet."""
+        self._islands.append(island)
+        heals_at = min(self.faults.quiet_after_ms, self.now_ms + self.random.randint(*PARTED_MS))
+        self.schedule(heals_at - self.now_ms, functools.partial(self._islands.remove, island))
+
+    def decided(self, member: SimulatedMember, height: int) -> None:
+        """An honest member is about to tell of a decision that is on its disk."""
+        is_first = height > self._highest_decided
+        self._highest_decided = max(self._highest_decided, height)
+        if is_first and self.is_noisy and self.random.random() < self.faults.isolated_deciders:
+            self._part(frozenset((member.key,)))
 
     def power_cut(self, member: SimulatedMember, effects: list[Effect]) -> int | None:
         """Before which effect ``member`` crashes (0: before its write); None if it goes on."""

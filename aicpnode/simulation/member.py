@@ -65,7 +65,7 @@ class Behaviour(Enum):
     STINGY = "stingy"
     """Shows its SETs and BALLOTs of a height to a single member only."""
     STALE = "stale"
-    """Hides certificates, completes them with its own PREPAREs that nobody sees, and proposes old blocks again."""
+    """Votes nil, hides certificates, completes them with PREPAREs that nobody sees, and proposes old blocks again."""
     CHAOS = "chaos"
     """Sends everything to a random part of the members, mixed with contradictions, noise and replays."""
 
@@ -187,6 +187,7 @@ class SimulatedMember:
             case Decide(ledger=ledger):
                 if self.honest:
                     self.cluster.checks.decided(self, effect)
+                    self.cluster.decided(self, effect.ledger.height)
                 self.disk.decisions.append(effect)
                 height = ledger.height
                 self.disk.votes = [vote for vote in self.disk.votes if vote.height > height]

@@ -52,6 +52,7 @@ class Scenario:
             crashes=rng.choice((0, 0, 3, 8)),
             power_cuts=rng.choice((0, 0, 5, 20)),
             partitions=rng.choice((0, 0, 2, 5)),
+            isolated_deciders=rng.choice((0.0, 0.0, 0.3)),
             quiet_after_ms=QUIET_AFTER_MS,
         )
         changes = rng.choice((0, 0, 2, 5))
