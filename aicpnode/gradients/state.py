@@ -5,6 +5,11 @@ integer momentum if the run has one, the round that is computed on it, and a sho
 bounds what a single round may do. States are immutable: a round makes a new one, and whoever trains or reads keeps a
 consistent old one. The model hash covers theta and momentum; the history is part of the snapshot and must stand,
 through ``AggregationHistory.encode``, in the state hash that members vote on.
+
+Two rules go beyond robust aggregation as published, both against a Byzantine leader that lets in one proposal only.
+The mean step is bounded by the capped norm after the rule has made its weights (``kernels.aggregate``), or that
+proposal, however large, would count in full. And the norm that caps the next round not only doubles at most but halves
+at most, or one tiny proposal would hold back all steps for as many rounds as it takes to double back.
 """
 
 from __future__ import annotations

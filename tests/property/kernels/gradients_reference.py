@@ -171,21 +171,27 @@ def weights(matrix, rule, limit):
         med = min(med, limit)
     if rule == "mean":
         return [65536] * count, med
-    w = [65536 if n[i] <= med else (med << 16) // n[i] for i in range(count)]
-    if rule == "clip":
-        return w, med
-    big = count << 16
-    for _ in range(5):
+    clipped = [65536 if n[i] <= med else (med << 16) // n[i] for i in range(count)]
+    w, big = clipped, count << 16
+    for _ in range(5 if rule == "centered_clip" else 0):
         t = [sum(matrix[i][j] * w[j] for j in range(count)) for i in range(count)]
         s = sum(w[i] * t[i] for i in range(count))
         d = [math.isqrt(max(0, matrix[i][i] * big * big - 2 * t[i] * big + s)) for i in range(count)]
         tau = lower_median(d)
         c = [65536 if d[i] <= tau else (tau << 16) // d[i] for i in range(count)]
         w = [(w[j] * (big - sum(c))) // big + c[j] for j in range(count)]
-    length = math.isqrt(sum(w[i] * matrix[i][j] * w[j] for i in range(count) for j in range(count)) << 32)
+    length = summed_norm(matrix, w)
     if length > med * big:
         w = [w[j] * med * big // length for j in range(count)]
+        if summed_norm(matrix, w) > med * big:
+            w = [min(w[j], clipped[j]) for j in range(count)]
     return w, med
+
+
+def summed_norm(matrix, w):
+    """Norm of the weighted sum: that of the mean, times count << 16."""
+    pairs = [(i, j) for i in range(len(w)) for j in range(len(w))]
+    return math.isqrt(sum(w[i] * matrix[i][j] * w[j] for i, j in pairs) << 32)
 
 
 def q16(x):

@@ -209,3 +209,19 @@ def test_a_tiny_proposal_that_is_let_in_alone_lowers_the_norm_of_later_rounds_by
     assert history.after(norm=17, count=1).norm == 1 << 29
     assert history.after(norm=0, count=1).norm == 1 << 30
     assert history.after(norm=3 << 29, count=4).norm == 3 << 29
+
+
+def test_the_round_after_a_tiny_proposal_that_was_let_in_alone_still_moves_the_model_as_before():
+    honest, tiny = [plain_proposal(seed) for seed in range(4)], proposal(scale=1, seed=9)
+    usual = states.next_state(first_state(), honest, PARAMETERS)
+    after = states.next_state(usual, [tiny], PARAMETERS)
+    assert after.history.norm == usual.history.norm // 2
+    assert states.next_state(after, honest, PARAMETERS).history.norm >= usual.history.norm - 1
+
+
+def test_a_huge_proposal_that_is_let_in_alone_moves_the_model_by_twice_the_last_norm_at_most():
+    usual = states.next_state(first_state(), [plain_proposal(seed) for seed in range(4)], PARAMETERS)
+    alone = replace_history(usual, AggregationHistory(norm=usual.history.norm))
+    after = states.next_state(alone, [proposal(scale=1 << 22, seed=9)], PARAMETERS)
+    moved = np.linalg.norm(after.theta.astype(np.float64) - usual.theta)
+    assert moved * 2.0**40 <= 2 * usual.history.norm * 1.001

@@ -105,6 +105,30 @@ def test_two_of_three_that_collude_move_the_model_no_further_than_the_agreed_nor
     assert mean_length(matrix, result.weights) <= 1000 << 16
 
 
+def test_huge_proposals_that_cancel_leave_no_remainder_beyond_the_agreed_norm():
+    """Found by search: rounding the scaled weights down used to leave 0.5 % more than the agreed norm."""
+    values = (
+        [-3517931, -82748, 4181413, -3317117],
+        [3518037, 80066, -4182968, 3316642],
+        [3522123, 79795, -4183748, 3318060],
+        [3516433, 82952, -4181624, 3317530],
+        [1518, -1451, 1352, 1459],
+        [-3521659, -84202, 4181080, -3315657],
+    )
+    matrix = aggregate.gram([proposal(list(row)) for row in values])
+    limit = 5000 << 16
+    weights = aggregate.proposal_weights(matrix, rule=Rule.CENTERED_CLIP, norm_limit=limit).weights
+    assert mean_length(matrix, weights) <= limit
+
+
+@pytest.mark.parametrize("rule", [Rule.CLIP, Rule.CENTERED_CLIP])
+def test_equal_proposals_lose_one_step_of_a_weight_at_most_to_the_rounding_of_norms(rule):
+    for count in (1, 3):
+        matrix = aggregate.gram([proposal([300, 500, 700])] * count)
+        weights = aggregate.proposal_weights(matrix, rule=rule, norm_limit=0).weights
+        assert set(weights) <= {ONE_Q16 - 1, ONE_Q16}
+
+
 def test_the_bound_leaves_the_weights_of_ordinary_rounds_as_they_are():
     random = np.random.default_rng(7)
     honest = [
