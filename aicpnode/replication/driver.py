@@ -109,6 +109,8 @@ class Driver:
         self._timers: dict[Timer, float] = {}
         self._timers_changed = trio.Event()
         self._intent_wakeup = trio.Event()
+        self._deciding_intent = trio.Lock()
+        """Held from reading the intent until the next one is kept: the owner's wish is never overwritten unseen."""
         self._last_heard: dict[bytes, float] = {}
         self._decision_s: deque[float] = deque(maxlen=DECISION_TIMES_KEPT)
         self._height_began_s: float | None = None
@@ -235,9 +237,13 @@ class Driver:
 
     async def set_intent(self, intent: Intent) -> None:
         """The owner's wish; durable before this returns."""
+        async with self._deciding_intent:
+            await self._keep_intent(intent)
+        self._intent_wakeup.set()
+
+    async def _keep_intent(self, intent: Intent) -> None:
         await trio.to_thread.run_sync(self._database.set_meta, INTENT_META, intent.encode())
         self.intent = intent
-        self._intent_wakeup.set()
 
     def submit(self, kind: OperationKind, *arguments: int | bytes | str) -> Operation:
         """Sign an operation and send it around until it is in the ledger."""
@@ -476,18 +482,19 @@ class Driver:
                 await trio.to_thread.run_sync(self._database.put_evidence, *self._evidence.popleft())
             if self.amnesia is not None:
                 await self._try_to_remember(self.amnesia)
-            if self.is_behind or self.replica.pool.own():
-                continue
-            request, intent = wanted(
-                self.intent,
-                key=self._identity.key,
-                name=self._name,
-                nonce=self._join_nonce,
-                ledger=self.ledger,
-                trains=self.can_train,
-            )
-            if intent != self.intent:
-                await self.set_intent(intent)
+            async with self._deciding_intent:
+                if self.is_behind or self.replica.pool.own() or self._inbox.holds_own_operation:
+                    continue
+                request, intent = wanted(
+                    self.intent,
+                    key=self._identity.key,
+                    name=self._name,
+                    nonce=self._join_nonce,
+                    ledger=self.ledger,
+                    trains=self.can_train,
+                )
+                if intent != self.intent:
+                    await self._keep_intent(intent)
             if request is not None:
                 self.submit(request.kind, *request.arguments)
 

@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 
 import trio
 
-from consensus.events import Input
+from consensus.events import Input, OperationReceived
 
 INPUTS_PER_PEER_MAX = 512
 """A peer's own votes of a height are 4, an answer to a request for decisions has 64; the rest is relayed."""
@@ -28,6 +28,11 @@ class Inbox:
 
     def __len__(self) -> int:
         return len(self._own) + sum(len(queue) for queue in self._by_peer.values())
+
+    @property
+    def holds_own_operation(self) -> bool:
+        """Whether an operation of this node waits here, which the pool does not know yet."""
+        return any(isinstance(event, OperationReceived) for event in self._own)
 
     def put(self, event: Input) -> None:
         """Of this node itself: timers, states, opinions, operations."""

@@ -2,7 +2,9 @@
 
 The owner's wish is one of three: follow the run (contribute while others do who decided so themselves), on, or off.
 A follower remembers whom it followed and stops when all of those have stopped, so that one ``stop`` ends what one
-``train`` began, while nobody is stopped who wanted to train on its own account.
+``train`` began, while nobody is stopped who wanted to train on its own account. Whoever still contributes at that
+moment may be a follower too, about to stop: it is followed again only once it has been seen to stop. Otherwise
+followers would take turns in following each other.
 """
 
 from __future__ import annotations
@@ -27,26 +29,29 @@ class Wish(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """The owner's wish, durable. ``followed`` are the keys of the members that a follower switched on after."""
+    """The owner's wish, durable. ``followed`` are the keys of the members that a follower switched on after, ``left``
+    those of the ones that contributed when it stopped, as long as they have not stopped since."""
 
     wish: Wish
     until_round: int = WITHOUT_END
     followed: tuple[bytes, ...] = ()
+    left: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:
-        return pack((int(self.wish), self.until_round, self.followed))
+        return pack((int(self.wish), self.until_round, self.followed, self.left))
 
     @classmethod
     def decode(cls, raw: bytes) -> Intent:
-        wish, until_round, followed = _fields(unpack(raw))
-        assert isinstance(wish, int) and isinstance(until_round, int) and isinstance(followed, tuple)
-        keys = tuple(key for key in followed if isinstance(key, bytes))
-        return cls(wish=Wish(wish), until_round=until_round, followed=keys)
+        value = unpack(raw)
+        assert isinstance(value, tuple) and len(value) == 4, "this node wrote its own intent"
+        wish, until_round, followed, left = value
+        assert isinstance(wish, int) and isinstance(until_round, int)
+        return cls(wish=Wish(wish), until_round=until_round, followed=_keys(followed), left=_keys(left))
 
 
-def _fields(value: Value) -> tuple[Value, ...]:
-    assert isinstance(value, tuple) and len(value) == 3, "this node wrote its own intent"
-    return value
+def _keys(value: Value) -> tuple[bytes, ...]:
+    assert isinstance(value, tuple), "this node wrote its own intent"
+    return tuple(key for key in value if isinstance(key, bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +72,12 @@ def contribution_wanted(intent: Intent, key: bytes, ledger: LedgerState) -> tupl
     if intent.followed:
         still = tuple(other for other in intent.followed if other in others)
         if not still:
-            return 0, Intent(wish=Wish.FOLLOW)
+            return 0, Intent(wish=Wish.FOLLOW, left=tuple(sorted(others)))
         return _latest_end(still, ledger), intent
-    if ledger.contributes(key) or not others:
-        return 0, intent
-    followed = tuple(sorted(others))
+    left = tuple(other for other in intent.left if other in others)
+    followed = tuple(sorted(others.difference(left)))
+    if ledger.contributes(key) or not followed:
+        return 0, Intent(wish=Wish.FOLLOW, left=left)
     return _latest_end(followed, ledger), Intent(wish=Wish.FOLLOW, followed=followed)
 
 

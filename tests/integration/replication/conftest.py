@@ -183,6 +183,8 @@ class Member:
     directory: Path
     network: Network
     rounds: int = 0
+    wish: Wish | None = None
+    """By default on if there are rounds to do."""
     lie_in_round: int | None = None
     has_lost_database: bool = False
     """Set before a start on a new directory: what the node does when it finds its key used and no database."""
@@ -224,7 +226,9 @@ class Member:
                     application=self.application,
                     events=events,
                     trains=True,
-                    default_intent=Intent(wish=Wish.ON if self.rounds else Wish.OFF),
+                    default_intent=Intent(
+                        wish=self.wish if self.wish is not None else Wish.ON if self.rounds else Wish.OFF
+                    ),
                 )
                 self.driver.can_train = True
                 port.head = lambda: self.driver.head

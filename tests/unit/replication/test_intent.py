@@ -36,7 +36,9 @@ def contribute(until_round: int) -> Request:
 ON, OFF, FOLLOW = (Intent(wish=wish) for wish in (Wish.ON, Wish.OFF, Wish.FOLLOW))
 
 
-@pytest.mark.parametrize("intent", [ON, Intent(wish=Wish.FOLLOW, until_round=7, followed=(b"k" * 32, b"l" * 32))])
+@pytest.mark.parametrize(
+    "intent", [ON, Intent(wish=Wish.FOLLOW, until_round=7, followed=(b"k" * 32, b"l" * 32), left=(b"m" * 32,))]
+)
 def test_intent_comes_back_whole(intent: Intent) -> None:
     assert Intent.decode(intent.encode()) == intent
 
@@ -80,7 +82,7 @@ def test_follower_goes_on_while_one_of_those_does_and_stops_with_the_last() -> N
     assert asked(intent, contributing(0, 2)) == (None, intent)
     request, after = asked(intent, contributing(0, 3))
     assert request == contribute(0), "3 began later: it is not whom this node followed"
-    assert after == FOLLOW
+    assert after == Intent(wish=Wish.FOLLOW, left=(simulated_key(3),))
 
 
 def test_followers_do_not_keep_each_other_going() -> None:
@@ -92,6 +94,18 @@ def test_followers_do_not_keep_each_other_going() -> None:
     assert request == contribute(0)
     assert asked(second, stopped, me=2)[0] is None
     assert asked(second, contributing(2), me=2)[0] == contribute(0)
+
+
+def test_follower_that_stopped_follows_another_only_once_that_one_was_off() -> None:
+    """The other may be a follower too, whose own stop is under way."""
+    _r, intent = asked(FOLLOW, contributing(3), me=1)
+    _r, intent = asked(intent, contributing(1, 2), me=1)
+    assert asked(intent, contributing(2), me=1) == (None, intent)
+    request, intent = asked(intent, contributing(2, 0), me=1)
+    assert (request, intent.followed) == (contribute(50), (simulated_key(0),)), "whoever begins now is followed"
+    _r, intent = asked(Intent(wish=Wish.FOLLOW, left=(simulated_key(2),)), founders(4), me=1)
+    assert intent == FOLLOW
+    assert asked(intent, contributing(2), me=1)[0] == contribute(50)
 
 
 def test_follower_takes_the_latest_end_of_those_it_follows() -> None:
