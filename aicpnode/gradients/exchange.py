@@ -54,6 +54,9 @@ DEADLINE_AT = 1.0
 RESEND_GRAD_S = 2.0
 STORAGE_RETRY_S = 5.0
 POWERLESS_FETCHES_MAX = 4
+"""Bodies of authors without power that are fetched at the same time."""
+SILENT_S = 2.0
+"""An author whose body did not come within this time is not asked first again in the round."""
 
 T = TypeVar("T")
 
@@ -64,8 +67,7 @@ class RoundContext:
 
     ``authors``: every roster key and its index; ``expected``: expected(r); ``contributing``: whether any member
     contributes; ``contributing_here``: whether this one does; ``my_index``: its roster index, if it has one;
-    ``voters``: keys with power;
-    ``height``: of the ledger, for traces.
+    ``voters``: keys with power, empty if unknown: then all count; ``height``: of the ledger, for traces.
     """
 
     round: int
@@ -75,7 +77,7 @@ class RoundContext:
     contributing: bool
     contributing_here: bool
     my_index: int | None
-    voters: frozenset[bytes]
+    voters: frozenset[bytes] = frozenset()
     height: int = 0
 
 
@@ -138,6 +140,8 @@ class Exchange:
         self._first_grads: dict[tuple[int, bytes], Envelop] = {}
         self._accused: set[tuple[int, bytes]] = set()
         self._powerless_fetches = trio.CapacityLimiter(POWERLESS_FETCHES_MAX)
+        self._powerless_judges = trio.CapacityLimiter(1)
+        self._silent: set[bytes] = set()
         self._closed = False
         self._disk_full_since_s: float | None = None
 
@@ -148,16 +152,19 @@ class Exchange:
         self._mesh.bodies.register(Namespace.GRADIENT, self._serve)
 
     def close(self) -> None:
-        """No tasks from now on."""
+        """Ignore everything from now on: the nursery takes no more tasks."""
         self._closed = True
 
     def begin(self, context: RoundContext, base_hash: bytes) -> bool:
-        """The ledger or the state moved on. True if the round is a new one."""
+        """The ledger or the state moved on. True if the round is a new one; always False once closed."""
+        if self._closed:
+            return False
         is_new = context.round != self.core.round
         if is_new:
             self.stop_tasks()
             self._first_grads = {slot: grad for slot, grad in self._first_grads.items() if slot[0] >= context.round}
             self._accused = {slot for slot in self._accused if slot[0] >= context.round}
+            self._silent.clear()
         if is_new or not context.contributing:
             self._timers_scope.cancel()
             self.timers_started_s = None
@@ -170,6 +177,7 @@ class Exchange:
                 expected=context.expected,
                 last_round_empty=context.last_round_empty,
                 contributing=context.contributing,
+                voters=context.voters,
             )
         )
         return is_new
@@ -182,6 +190,8 @@ class Exchange:
 
     def offer(self, grad: Envelop) -> None:
         """Commit to an own proposal, durable and judged: count it here, and send its GRAD until the round ends."""
+        if self._closed:
+            return
         digest, size = read_grad(grad)
         self._first_grads.setdefault((grad.height, grad.sender), grad)
         self._feed(GradReceived(round=grad.height, author=grad.sender, digest=digest, size=size))
@@ -190,6 +200,10 @@ class Exchange:
             self._mesh.bodies.announce(Namespace.GRADIENT, digest, size)
         self._mesh.broadcast(grad)
         self._spawn(self._resend, grad)
+
+    def asked_first(self, author: bytes) -> tuple[bytes, ...]:
+        """Whom to ask first for a body of ``author``: the author, unless it was silent in this round."""
+        return () if author in self._silent else (author,)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run work that stores something; while the disk is full, say so and try again until there is space."""
@@ -270,6 +284,8 @@ class Exchange:
 
     def _feed(self, event: Event) -> None:
         """Give an event to the core and carry out its actions; what they cause comes after, in order."""
+        if self._closed:
+            return
         self._pending.append(event)
         if self._handling:
             return
@@ -303,14 +319,14 @@ class Exchange:
 
     def _spawn(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run a task that ends with the round at the latest."""
+        if self._closed:
+            return
         scope = trio.CancelScope()
         self._scopes.add(scope)
         self._start(scope, task, *arguments)
 
     def _start(self, scope: trio.CancelScope, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
         assert self._nursery is not None, "the exchange is opened before it begins a round"
-        if self._closed:
-            return  # the node is stopping: what the ledger still tells comes to nothing
 
         async def scoped() -> None:
             with scope:
@@ -336,28 +352,35 @@ class Exchange:
             verdict = refusal(Reason.MALFORMED, f"a package of {action.size} bytes is not of the agreed format")
             self._settle(action.round, action.author, action.digest, verdict)
             return
-        if self._packages.find(action.digest) is None:
-            package = await self._pull(action)
-            await self.in_thread(partial(self._packages.put, action.round, action.digest, package))
+        if action.counts:
+            await self._obtain(action)
+        else:
+            # Bodies that do not exist must not take the places of those that count.
+            async with self._powerless_fetches:
+                await self._obtain(action)
         self._mesh.bodies.announce(Namespace.GRADIENT, action.digest, action.size)
         self._feed(BodyReceived(round=action.round, digest=action.digest))
 
-    async def _pull(self, action: FetchBody) -> bytes:
-        """The package from whoever has it. Of authors without power only a few at once: bodies that do not exist must
-        not take the places of those that count."""
-        fetch = partial(
-            self._mesh.bodies.fetch,
-            Namespace.GRADIENT,
-            action.digest,
-            max_size=self._run.package_bytes_max,
-            verify=partial(self._run.is_package, action.digest),
-            prefer=(action.author,),
-        )
-        assert self._context is not None
-        if action.author in self._context.voters:
-            return await fetch()
-        async with self._powerless_fetches:
-            return await fetch()
+    async def _obtain(self, action: FetchBody) -> None:
+        """Make the package durable here, from whoever has it."""
+        if self._packages.find(action.digest) is not None:
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._note_silence, action.author)
+            package = await self._mesh.bodies.fetch(
+                Namespace.GRADIENT,
+                action.digest,
+                max_size=self._run.package_bytes_max,
+                verify=partial(self._run.is_package, action.digest),
+                prefer=self.asked_first(action.author),
+            )
+            nursery.cancel_scope.cancel()
+        await self.in_thread(partial(self._packages.put, action.round, action.digest, package))
+
+    async def _note_silence(self, author: bytes) -> None:
+        """Cancelled when the body comes. The fetch itself goes on, and keeps what slow donors sent."""
+        await trio.sleep(SILENT_S)
+        self._silent.add(author)
 
     async def _judge(self, action: JudgeBody) -> None:
         expectation = Expectation(
@@ -373,7 +396,11 @@ class Exchange:
         def work() -> Verdict:
             return judge(self._packages.read(action.digest), expectation=expectation, score=self._score)
 
-        verdict = await trio.to_thread.run_sync(work, limiter=self._judges)
+        if self.core.counts(action.author):
+            verdict = await trio.to_thread.run_sync(work, limiter=self._judges)
+        else:
+            async with self._powerless_judges:  # at most one in the queue of those that count
+                verdict = await trio.to_thread.run_sync(work, limiter=self._judges)
         self._settle(action.round, action.author, action.digest, verdict)
 
     def _settle(self, round: int, author: bytes, digest: bytes, verdict: Verdict) -> None:

@@ -154,10 +154,10 @@ class Participant:
         Reports started once the model is loaded. Raises UserError if the genesis and its initial model disagree.
         """
         async with trio.open_nursery() as nursery:
-            self._exchange.open(nursery)
-            await self._load()
-            task_status.started()
             try:
+                self._exchange.open(nursery)
+                await self._load()
+                task_status.started()
                 await trio.sleep_forever()
             finally:
                 self._exchange.close()
@@ -297,7 +297,7 @@ class Participant:
             proposal.digest,
             max_size=self._run.package_bytes_max,
             verify=partial(self._run.is_package, proposal.digest),
-            prefer=(proposal.author,),
+            prefer=self._exchange.asked_first(proposal.author),
         )
         await self._exchange.in_thread(partial(self._packages.put, round, proposal.digest, package))
 

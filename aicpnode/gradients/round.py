@@ -11,10 +11,12 @@ Then members judge. Each judged proposal is an entry of this member's opinion; t
 judged have none. An author may commit twice (that is its crime, and evidence elsewhere): at most two GRADs an author
 are kept, and at most one gets a yes, the second only if the first was refused.
 
-The opinion is *ready* when the deadline has fired; or when the last round was not empty and every GRAD of the expected
-members is judged; or when the reveal timer has fired and every GRAD held by then is judged, so that one dead member
-does not cost the whole deadline. Once ready it stays so. While nobody contributes it is never ready, and timers start
-again when somebody does. GRADs of the next round that arrive early are kept until it begins.
+The opinion is *ready* when the deadline has fired; or when the last round was not empty and every GRAD of the
+expected members is judged; or when the reveal timer has fired and every GRAD held by then of an author with power is
+judged, so that one dead member does not cost the whole deadline. Authors without power (on probation, or strangers)
+are judged like all others, but nothing waits for them and their bodies come last. Once ready it stays so. While
+nobody contributes it is never ready, and timers start again when somebody does. GRADs of the next round that arrive
+early are kept until it begins.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Begin:
     """The state now computes ``round``; sent again within a round when the ledger changes who takes part.
 
     ``authors``: every roster key and its index; ``expected``: those whose GRADs are waited for; ``contributing``:
-    whether anybody contributes.
+    whether anybody contributes; ``voters``: authors with power, empty if unknown: then all count.
     """
 
     round: int
@@ -46,6 +48,11 @@ class Begin:
     expected: frozenset[bytes]
     last_round_empty: bool
     contributing: bool
+    voters: frozenset[bytes] = frozenset()
+
+    def counts(self, author: bytes) -> bool:
+        """Whether the round waits for what ``author`` does."""
+        return not self.voters or author in self.voters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +126,16 @@ class Reveal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchBody:
-    """Obtain the package of a digest from ``author`` or anybody else, then send BodyReceived."""
+    """Obtain the package of a digest from ``author`` or anybody else, then send BodyReceived.
+
+    ``counts``: an author with power committed to it. A digest may be asked for a second time, once it counts.
+    """
 
     round: int
     author: bytes
     digest: bytes
     size: int
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +196,8 @@ class Round:
         self.ready = False
         self._begin = Begin(round=-1, authors={}, expected=frozenset(), last_round_empty=False, contributing=False)
         self._grads: dict[bytes, list[Grad]] = {}
-        self._fetched: set[bytes] = set()
+        self._fetched: dict[bytes, bool] = {}
+        """Digests asked for, and whether they counted."""
         self._reveal_due = False
         self._held_at_reveal: tuple[Grad, ...] = ()
         self._deadline_due = False
@@ -210,13 +222,21 @@ class Round:
         for held in self._grads.values():
             yield from held
 
+    def counts(self, author: bytes) -> bool:
+        """Whether the round waits for what ``author`` does."""
+        return self._begin.counts(author)
+
     def missing(self) -> list[bytes]:
         """Expected authors of whom no GRAD was heard, in roster order."""
         return self._in_order(author for author in self._begin.expected if author not in self._grads)
 
     def unsettled(self) -> list[bytes]:
-        """Authors with a GRAD that awaits an opinion, in roster order."""
-        return self._in_order(author for author, held in self._grads.items() if not all(grad.settled for grad in held))
+        """Authors that count, with a GRAD that awaits an opinion, in roster order."""
+        return self._in_order(
+            author
+            for author, held in self._grads.items()
+            if self.counts(author) and not all(grad.settled for grad in held)
+        )
 
     def _in_order(self, authors: Iterator[bytes]) -> list[bytes]:
         return sorted(authors, key=lambda author: (self._begin.authors.get(author, -1), author))
@@ -231,7 +251,7 @@ class Round:
         if is_new:
             self.round = event.round
             self.revealed = self.saw_body = False
-            self._grads, self._fetched, self._said = {}, set(), None
+            self._grads, self._fetched, self._said = {}, {}, None
         if is_new or starts:
             self.ready = self._reveal_due = self._deadline_due = False
             self._held_at_reveal = ()
@@ -265,7 +285,7 @@ class Round:
             case RevealDue():
                 if not self._reveal_due:
                     self._reveal_due = True
-                    self._held_at_reveal = tuple(self.grads())
+                    self._held_at_reveal = tuple(grad for grad in self.grads() if self.counts(grad.author))
             case DeadlineDue():
                 self._deadline_due = True
             case BodyServed():
@@ -321,15 +341,17 @@ class Round:
         return bool(self._held_at_reveal) and all(grad.settled for grad in self._held_at_reveal)
 
     def _fetches(self, round: int) -> Iterator[Action]:
-        for grad in self.grads():
+        for grad in sorted(self.grads(), key=lambda grad: not self.counts(grad.author)):
             if grad.settled or grad.received:
                 continue
-            if grad.digest not in self._fetched:
-                self._fetched.add(grad.digest)
-                yield FetchBody(round=round, author=grad.author, digest=grad.digest, size=grad.size)
-            elif any(other.received for other in self.grads() if other.digest == grad.digest):
+            counts = self.counts(grad.author)
+            if any(other.received for other in self.grads() if other.digest == grad.digest):
                 grad.received = True
                 yield _judge_action(round, grad)
+            elif grad.digest not in self._fetched or counts > self._fetched[grad.digest]:
+                # Who commits to another's digest must not decide when its body comes.
+                self._fetched[grad.digest] = counts
+                yield FetchBody(round=round, author=grad.author, digest=grad.digest, size=grad.size, counts=counts)
 
     def _entries(self) -> tuple[BallotEntry, ...]:
         entries: list[BallotEntry] = []

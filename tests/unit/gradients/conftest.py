@@ -80,6 +80,7 @@ class FakeBodies:
         self.mesh = mesh
         self.providers = {}
         self.asked = []
+        self.preferred = {}
 
     def register(self, namespace, provider):
         self.providers[namespace] = provider
@@ -89,6 +90,7 @@ class FakeBodies:
 
     async def fetch(self, namespace, digest, *, max_size, verify, prefer=()):
         self.asked.append(digest)
+        self.preferred[digest] = tuple(prefer)
         network = self.mesh.network
         while True:
             changed = network.changed

@@ -10,6 +10,7 @@ from aicpnode.envelop.codec import Kind
 from aicpnode.errors import MalformedError, UserError
 from aicpnode.genesis import Rule
 from aicpnode.gradients.contributor import RoundTask
+from aicpnode.gradients.exchange import POWERLESS_FETCHES_MAX, SILENT_S
 from aicpnode.gradients.grad import read_grad, sealed_grad
 from aicpnode.gradients.participant import CertifiedProposalUnusable
 from aicpnode.gradients.proposal import Header, body_root, build_package, proposal_digest, split_package
@@ -518,3 +519,59 @@ def replace_task(peer):
     return RoundTask(
         round=state.round, theta=state.values, base_hash=state.model_hash, author_index=peer.index, stop_at=0.0
     )
+
+
+async def test_bodies_that_do_not_exist_of_strangers_do_not_delay_a_member_s(make_cluster, mock_clock):
+    cluster = make_cluster(8)
+    members = frozenset(identity.key for identity in cluster.identities[:2])
+    async with cluster.peers() as (first, second, *strangers):
+        for stranger in strangers:
+            cluster.network.cut.add(stranger.key)
+        cluster.begin([first, second], expected=members, voters=members)
+        promised = {bytes([index]) * 32 for index in range(len(strangers))}
+        for stranger, digest in zip(strangers, sorted(promised), strict=True):
+            grad = grad_of(stranger, cluster, digest=digest, size=first.participant._run.package_bytes_max)
+            first.mesh.handlers[Kind.GRAD](grad, b"", second.key)
+        await first.propose()
+        await second.propose()
+        assert set(await first.accepts(2)) == {0, 1}
+        assert len(promised & set(first.mesh.bodies.asked)) == POWERLESS_FETCHES_MAX
+        assert first.participant.why() == []
+
+
+async def test_silent_author_is_not_asked_first_again_in_the_round(make_cluster, mock_clock):
+    cluster = make_cluster(3)
+    async with cluster.peers() as (first, second, silent):
+        cluster.begin([first], expected=frozenset({silent.key}))
+        cluster.network.cut.add(silent.key)
+        one, two = bytes([1]) * 32, bytes([2]) * 32
+        handler = first.mesh.handlers[Kind.GRAD]
+        handler(grad_of(silent, cluster, digest=one, size=first.participant._run.package_bytes_max), b"", second.key)
+        await trio.testing.wait_all_tasks_blocked()
+        assert first.mesh.bodies.preferred[one] == (silent.key,)
+        mock_clock.jump(SILENT_S)
+        await trio.testing.wait_all_tasks_blocked()
+        handler(grad_of(silent, cluster, digest=two, size=first.participant._run.package_bytes_max), b"", second.key)
+        await trio.testing.wait_all_tasks_blocked()
+        assert first.mesh.bodies.preferred[two] == ()
+        assert await first.participant.apply(cluster.decision(0, {})) == first.participant.state.model_hash
+        cluster.begin([first])
+        assert first.participant._exchange.asked_first(silent.key) == (silent.key,)
+
+
+async def test_what_the_ledger_tells_a_participant_that_has_stopped_starts_nothing(make_cluster, mock_clock):
+    cluster = make_cluster(2)
+    async with cluster.peers() as (first, second):
+        cluster.begin([first, second])
+        await second.propose()
+        (grad,) = {envelop.identity: envelop for envelop in cluster.network.sent}.values()
+        opinions, sent = len(first.opinions), len(cluster.network.sent)
+    # Both nurseries are closed now.
+    exchange = first.participant._exchange
+    cluster.begin([first, second])
+    cluster.begin([first], contributing=False)
+    cluster.begin([first])
+    exchange.offer(grad)
+    first.mesh.handlers[Kind.GRAD](grad, b"", second.key)
+    exchange._spawn(exchange._resend, grad)
+    assert (len(first.opinions), len(cluster.network.sent)) == (opinions, sent)

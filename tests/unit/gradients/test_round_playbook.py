@@ -27,13 +27,14 @@ NO = refusal(Reason.LOSS, "the loss rises")
 R = 5
 
 
-def begin(round=R, *, expected=(A, B, C), empty=False, contributing=True, authors=INDEX):
+def begin(round=R, *, expected=(A, B, C), empty=False, contributing=True, authors=INDEX, voters=()):
     return Begin(
         round=round,
         authors=authors,
         expected=frozenset(expected),
         last_round_empty=empty,
         contributing=contributing,
+        voters=frozenset(voters),
     )
 
 
@@ -53,8 +54,8 @@ def judged(author, verdict=YES, number=0, round=R):
     return Judged(round=round, author=author, digest=digest(author, number), verdict=verdict)
 
 
-def fetch(author, number=0, round=R):
-    return FetchBody(round=round, author=author, digest=digest(author, number), size=100)
+def fetch(author, number=0, round=R, *, counts=True):
+    return FetchBody(round=round, author=author, digest=digest(author, number), size=100, counts=counts)
 
 
 def judge(author, number=0, round=R):
@@ -343,3 +344,50 @@ def test_unsettled_names_whom_the_round_waits_for():
     core = started(heard=(B, A, C))
     core.handle(judged(B))
     assert core.unsettled() == [A, C]
+
+
+def test_bodies_of_authors_with_power_are_fetched_first():
+    core = started(heard=(D, C), expected=(A, B, C), voters=(A, B, C))
+    play(core, (RevealDue(round=R), Reveal(round=R), fetch(C), fetch(D, counts=False)))
+
+
+def test_author_without_power_is_judged_but_delays_nobody():
+    core = started(heard=(D, A, B), expected=(A, B, C), voters=(A, B, C))
+    play(
+        core,
+        (judged(A), opine((A, True))),
+        (RevealDue(round=R), Reveal(round=R), fetch(B), fetch(D, counts=False)),
+        (body(B), judge(B)),
+        (judged(B), opine((A, True), (B, True), ready=True)),  # the body of D is not here
+    )
+    assert core.unsettled() == []
+    play(
+        core,
+        (body(D), judge(D)),
+        (judged(D), opine((A, True), (B, True), (D, True), ready=True)),
+    )
+
+
+def test_proposals_of_authors_without_power_alone_make_nothing_ready():
+    core = started(heard=(D,), expected=(A, B, C), voters=(A, B, C))
+    play(
+        core,
+        (RevealDue(round=R), Reveal(round=R), fetch(D, counts=False)),
+        (body(D), judge(D)),
+        (judged(D), opine((D, True))),
+        (DeadlineDue(round=R), opine((D, True), ready=True)),
+    )
+
+
+def test_stranger_that_commits_to_a_member_s_digest_does_not_put_its_body_last():
+    core = started(expected=(A, B), voters=(A, B, C))
+    stolen = GradReceived(round=R, author=D, digest=digest(B), size=100)
+    slow = FetchBody(round=R, author=D, digest=digest(B), size=100, counts=False)
+    play(
+        core,
+        (RevealDue(round=R), Reveal(round=R)),
+        (stolen, slow),
+        (grad(B), fetch(B)),
+        (grad(C), fetch(C)),
+        (body(B), JudgeBody(round=R, author=D, digest=digest(B), size=100), judge(B)),
+    )
