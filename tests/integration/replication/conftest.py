@@ -34,7 +34,7 @@ from consensus.messages import BallotEntry
 from consensus.pacemaker import Timing
 
 NETWORK_ID = hashlib.sha256(b"a network in memory").digest()
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 POLL_S = 0.005
 Handler = Callable[[Envelop, bytes, bytes], None]
 
