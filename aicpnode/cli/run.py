@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from aicpnode.node.node import Interpose, Network
     from aicpnode.storage.lock import DataDirLock
 
+READY_PATIENCE_S = 10.0
+"""Usually a node votes well before; one that still waits for its model says so instead, and can be asked why."""
+
 Text = str | None
 Number = int | None
 
@@ -128,6 +131,8 @@ async def _serve(config: NodeConfig, lock: DataDirLock, watch_stdin: bool) -> No
             async with Node(config, lock=lock, interpose=_misbehaviour(config)) as node:
                 # A stop ends this inner scope, so that the node shuts down without being cancelled itself.
                 with stopper.stopping_here():
+                    with trio.move_on_after(READY_PATIENCE_S):
+                        await node.running.wait()
                     await _announce(node.surface, config)
                     await _until_stopped(node, config, stopper)
         background.cancel_scope.cancel()
@@ -227,9 +232,10 @@ async def _announce(surface: CommandSurface, config: NodeConfig) -> None:
     """Print the one ready line, how others join, and what they must know before they do."""
     status = await surface.call("status")
     out = console()
+    word = "ready" if status["phase"] == "running" else f"started, {status['phase']}"
     address, network = str(status["p2p"]), str(status["network"])
     out.print(
-        f"ready: node {status['node_id']}, key {status['key']}, p2p {address}, network {network}",
+        f"{word}: node {status['node_id']}, key {status['key']}, p2p {address}, network {network}",
         style="green", markup=False, soft_wrap=True,
     )  # fmt: skip
     host, _, port = address.rpartition(":")

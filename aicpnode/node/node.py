@@ -83,6 +83,8 @@ class Node:
         self._interpose = interpose
         self._stack = AsyncExitStack()
         self._stop = trio.Event()
+        self.running = trio.Event()
+        """Set once the model is loaded, the ledger replayed, and this node votes."""
         self.is_loaded = False
         self._missing: dict[bytes, int] = {}
 
@@ -246,6 +248,7 @@ class Node:
             self.phase = "replaying the ledger"
             await nursery.start(lambda task_status: self.driver.run(applied_height=applied, task_status=task_status))
             self.phase = "running"
+            self.running.set()
             if self.config.trains:
                 await self._train(nursery)
 
