@@ -2,7 +2,7 @@
 
 A record is the array of its fields in declared order, without names. Constructing one out of limits raises ValueError
 (our own or a user's fault); reading one from a peer's value raises MalformedError for the same reasons. Names that
-people will see hold no control characters, so that a peer cannot write to a terminal.
+people will see hold nothing but what is seen, so that a peer can neither write to a terminal nor turn a text around.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Shard(Record):
@@ -17,6 +17,7 @@ A field is an ``int`` with ``Integer``, ``bytes`` with ``Bytes``, ``str`` with `
 from __future__ import annotations
 
 import dataclasses
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,6 +26,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast, get_args
 
 from aicpnode.envelop.codec import Packable, Value
 from aicpnode.errors import MalformedError
+
+UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+"""Unicode categories of what steers a terminal, hides, turns text around, breaks lines, or has no agreed look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A non-empty str of at most ``max_bytes`` in UTF-8, without control characters."""
+    """A non-empty str of at most ``max_bytes`` in UTF-8, without unseen characters."""
 
     max_bytes: int
 
@@ -140,7 +144,7 @@ def _limited_rule(kind: Any, limit: object) -> _Rule:
         case Bytes(length):
             return _Rule(f"{length} bytes", lambda v: type(v) is bytes and len(v) == length)
         case Text(max_bytes):
-            expected = f"a text of 1 to {max_bytes} bytes without control characters"
+            expected = f"a text of 1 to {max_bytes} bytes without control or invisible characters"
             return _Rule(expected, lambda v: type(v) is str and _is_plain(v, max_bytes))
         case Many(least, most):
             return _many_rule(get_args(kind)[0], least, most)
@@ -164,9 +168,10 @@ def _many_rule(cls: type[Record], least: int, most: int) -> _Rule:
 
 
 def _is_plain(value: str, max_bytes: int) -> bool:
-    if any(ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0 for character in value):
-        return False
-    try:
-        return 1 <= len(value.encode()) <= max_bytes
-    except UnicodeEncodeError:
-        return False
+    # The categories first: they hold surrogates, which have no encoding.
+    return all(is_seen(character) for character in value) and 1 <= len(value.encode()) <= max_bytes
+
+
+def is_seen(character: str) -> bool:
+    """Whether one character is safe to show to people (``UNSEEN`` are not)."""
+    return unicodedata.category(character) not in UNSEEN

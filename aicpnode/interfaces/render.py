@@ -6,7 +6,6 @@ that a node does not know (yet) are shown as a dash, never as a guess.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from aicpnode.envelop.records import is_seen
 from aicpnode.interfaces.control import JsonObject
 
 UNKNOWN = "–"
@@ -159,9 +159,12 @@ def render_test(result: JsonObject) -> RenderableType:
     for vote in result.get("votes") or []:
         entries = ", ".join(f"{e.get('author')}: {e.get('verdict')}" for e in vote.get("entries") or []) or UNKNOWN
         votes.add_row(_text(vote.get("member")), "yes" if vote.get("ready") else "no", _text(entries))
-    phases = _table("phase", "ms")
+    phases, before = _table("phase", "took ms", "since the start ms"), 0.0
     for phase in result.get("phases") or []:
-        phases.add_row(_text(phase.get("name")), _number(phase.get("ms"), 1))
+        at = phase.get("ms")
+        known = isinstance(at, int | float)
+        phases.add_row(_text(phase.get("name")), _number(at - before if known else None, 1), _number(at, 1))
+        before = at if known else before
     return Group(
         Text(f"round {_text(result.get('round'))}: {_text(result.get('included'))} included", style="bold"),
         votes,
@@ -199,10 +202,8 @@ def duration(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` without control characters but tab and newline: a model or a peer must not steer the terminal."""
-    return "".join(
-        char if char in "\n\t" or unicodedata.category(char) != "Cc" else "\N{REPLACEMENT CHARACTER}" for char in text
-    )
+    """``text`` without what steers a terminal or cannot be seen, but tab and newline: a model or a peer wrote it."""
+    return "".join(char if char in "\n\t" or is_seen(char) else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _state(result: JsonObject) -> str:

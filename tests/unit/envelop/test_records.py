@@ -76,7 +76,27 @@ def test_integers_are_limited(x: Any) -> None:
         Point(x=x)
 
 
-@pytest.mark.parametrize("name", ["", "abcde", "äöü", "a\n", "\x1b", "\x7f", "\x9b", "\ud800", b"a", None], ids=repr)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "abcde",
+        "äöü",
+        "a\n",
+        "\x1b",
+        "\x7f",
+        "\x9b",
+        "\u202e",
+        "\u200d",
+        "\u2028",
+        "\u2029",
+        "\ue000",
+        "\ud800",
+        b"a",
+        None,
+    ],
+    ids=repr,
+)
 def test_texts_are_short_and_plain(name: Any) -> None:
     with pytest.raises(ValueError, match=r"Point\.name"):
         Point(x=0, name=name)

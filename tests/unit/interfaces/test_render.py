@@ -37,7 +37,18 @@ def test_names_from_peers_cannot_steer_the_terminal_or_the_markup() -> None:
     text = shown("peers", {"peers": [{"name": "\x1b[2Jeve [red]x[/red]"}]})
     assert "\x1b[2J" not in text
     assert "[red]x[/red]" in text
+    assert printable("a\u202e\u200b\ue000\u2028\ud800b") == "a" + 5 * "\N{REPLACEMENT CHARACTER}" + "b"
     assert printable("a\tb\nc\x1b\x9b\x07") == "a\tb\nc" + 3 * "\N{REPLACEMENT CHARACTER}"
+
+
+def test_phases_of_a_tested_round_are_shown_with_their_own_duration() -> None:
+    text = shown(
+        "test", {"phases": [{"name": "training", "ms": 12.0}, {"name": "reveal", "ms": 512.25}, {"name": "x"}]}
+    )
+    rows = [line.split() for line in text.splitlines()]
+    assert ["training", "12.0", "12.0"] in rows
+    assert ["reveal", "500.2", "512.2"] in rows
+    assert ["x", "–", "–"] in rows
 
 
 @pytest.mark.parametrize(
