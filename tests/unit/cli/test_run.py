@@ -14,7 +14,7 @@ from aicpnode.config import NodeConfig
 from aicpnode.interfaces.control import CommandSurface, JsonObject
 
 STATUS: JsonObject = {
-    "node_id": "ada", "key": "ab" * 32, "network": "cd" * 32, "p2p": "127.0.0.1:7777", "admission": "open",
+    "node_id": "ada", "key": "ab" * 32, "network": "cd" * 32, "p2p": "127.0.0.1:7777", "admission": "open", "phase": "running",
     "probation_rounds": 2, "roster": {"tolerates": 0},
 }  # fmt: skip
 
@@ -37,6 +37,13 @@ async def test_ready_line_and_invitation_on_loopback(capsys: pytest.CaptureFixtu
     assert f"aicp-node run --bootstrap 127.0.0.1:7777 --network {'cd' * 32}" in rest[0]
     assert "--p2p-host" in rest[1]
     assert "gets a vote after 2 rounds" in rest[2]
+
+
+async def test_a_node_that_does_not_vote_yet_does_not_call_itself_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    await announced(NodeConfig(), {**STATUS, "phase": "loading the model"})
+    out = capsys.readouterr().out
+    assert out.startswith("started, loading the model: node ada")
+    assert "ready" not in out
 
 
 async def test_invitation_for_other_machines_names_a_reachable_host_and_warns(
