@@ -14,8 +14,8 @@ from aicpnode.config import NodeConfig
 from aicpnode.interfaces.control import CommandSurface, JsonObject
 
 STATUS: JsonObject = {
-    "node_id": "ada", "key": "ab" * 32, "network": "cd" * 32, "p2p": "127.0.0.1:7777", "admission": "open", "phase": "running",
-    "probation_rounds": 2, "roster": {"tolerates": 0},
+    "node_id": "ada", "key": "ab" * 32, "network": "cd" * 32, "p2p": "127.0.0.1:7777", "admission": "open",
+    "phase": "running", "probation_rounds": 2, "roster": {"tolerates": 0},
 }  # fmt: skip
 
 
