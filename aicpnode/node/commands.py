@@ -20,6 +20,7 @@ GENERATE_TOKENS_MAX = 1_000_000
 TEST_ROUNDS_WAITED = 4
 """The test of a round gives up after so many round lengths: by then ``why`` knows the reason."""
 TEST_MARGIN_S = 20.0
+TEST_CATCH_UP_S = 10.0
 PROBE_LIMIT_S = 30.0
 INTEGER_MAX = (1 << 53) - 1
 """What every JSON reader keeps exactly."""
@@ -117,6 +118,11 @@ class NodeCommands:
     async def _test(self, args: JsonObject, emit: Emit) -> JsonObject:
         """One agreed gradient round, from now to the new model hash, as it happens."""
         node = self._node
+        if node.is_loaded:
+            # A node that has just decided a round is behind until it is applied: that takes no time worth a refusal.
+            with trio.move_on_after(TEST_CATCH_UP_S):
+                while node.driver.is_behind:
+                    await node.driver.wait_change()
         if node.driver.is_behind or not node.is_loaded:
             raise UserError("This node is not caught up yet.", advice="Ask again in a moment; see why.")
         subscription = node.bus.subscribe()
