@@ -441,7 +441,8 @@ class Driver:
 
     def _on_head(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
         self.note_heard(envelop.sender)
-        if self.amnesia is not None:
+        if self.amnesia is not None and peer == envelop.sender:
+            # Only from its signer's own connection: anybody could replay an old head, and it has no date.
             self.amnesia.heard(envelop.sender, envelop.height, self.ledger)
             self._intent_wakeup.set()
         self._inbox.put_from(peer, HeadAnnounced(peer=envelop.sender, height=envelop.height))
