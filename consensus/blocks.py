@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from consensus.membership import LedgerRules, LedgerState, apply_training, next_state, select_operations
+from consensus.membership import LedgerState, apply_training, next_state, select_operations
 from consensus.messages import (
     BLOCK_BASE_WEIGHT,
     ENTRIES_PER_AUTHOR_MAX,
@@ -79,7 +79,6 @@ def ready_power(ballots: Iterable[Ballot], roster: Roster) -> int:
 def build_block(
     *,
     ledger: LedgerState,
-    rules: LedgerRules,
     crypto: Crypto,
     view: int,
     state_hash: bytes,
@@ -104,7 +103,7 @@ def build_block(
     room -= TABLE_ROW_WEIGHT * (len(table) + (0 if training is None else len(training.included)))
     if room < 0:
         return None
-    chosen, _state = select_operations(base, operations, rules, weight_max=min(room, OPERATIONS_WEIGHT_MAX))
+    chosen, _state = select_operations(base, operations, weight_max=min(room, OPERATIONS_WEIGHT_MAX))
     body = Body(
         table=table,
         ballots=tuple(_record(ballot, table, roster) for ballot in ballots),
@@ -115,7 +114,7 @@ def build_block(
         training=training,
         operations=chosen,
     )
-    return Block(header=_header(ledger, rules, crypto, view, state_hash, body), body=body)
+    return Block(header=_header(ledger, crypto, view, state_hash, body), body=body)
 
 
 def _fitting_observers(observers: list[Ballot], roster: Roster) -> list[Ballot]:
@@ -163,10 +162,8 @@ def _record(ballot: Ballot, table: tuple[tuple[int, bytes], ...], roster: Roster
     )
 
 
-def _header(
-    ledger: LedgerState, rules: LedgerRules, crypto: Crypto, view: int, state_hash: bytes, body: Body
-) -> Header:
-    after = next_state(ledger, body, rules, block_id=_UNKNOWN_ID)
+def _header(ledger: LedgerState, crypto: Crypto, view: int, state_hash: bytes, body: Body) -> Header:
+    after = next_state(ledger, body, block_id=_UNKNOWN_ID)
     assert after is not None, "a leader proposes valid operations only"
     return Header(
         height=ledger.height + 1,
@@ -234,7 +231,7 @@ def observers_of(block: Block, ledger: LedgerState) -> tuple[Ballot, ...] | None
     return tuple(ballots)
 
 
-def refuse_block(block: Block, *, ledger: LedgerState, rules: LedgerRules, crypto: Crypto) -> str | None:
+def refuse_block(block: Block, *, ledger: LedgerState, crypto: Crypto) -> str | None:
     """Why ``block`` is not a valid fresh block on ``ledger``, or None.
 
     The receiver compares ``header.state_hash`` and ``header.origin_view`` itself, and has checked that the roots bind
@@ -261,7 +258,7 @@ def refuse_block(block: Block, *, ledger: LedgerState, rules: LedgerRules, crypt
             return "included proposals are not the certified ones"
     if not all(crypto.verify(operation) for operation in body.operations):
         return "operation with a bad signature"
-    after = next_state(ledger, body, rules, block_id=_UNKNOWN_ID)
+    after = next_state(ledger, body, block_id=_UNKNOWN_ID)
     if after is None:
         return "operation that is not valid in order"
     if header.next_roster_hash != roster_hash(crypto, after.roster):

@@ -72,6 +72,7 @@ class LedgerState:
 
     height: int
     block_id: bytes
+    rules: LedgerRules
     roster: Roster
     round: int
     last_round_empty: bool
@@ -118,7 +119,7 @@ class LedgerState:
         )
 
 
-def genesis_state(founders: Iterable[tuple[bytes, int, str]], network_id: bytes) -> LedgerState:
+def genesis_state(founders: Iterable[tuple[bytes, int, str]], network_id: bytes, rules: LedgerRules) -> LedgerState:
     """The state at height 0: all founders ACTIVE, nobody contributing."""
     members = tuple(
         Member(index=index, key=key, power=power, status=MemberStatus.ACTIVE, name=name)
@@ -127,6 +128,7 @@ def genesis_state(founders: Iterable[tuple[bytes, int, str]], network_id: bytes)
     return LedgerState(
         height=0,
         block_id=network_id,
+        rules=rules,
         roster=Roster(epoch=0, members=members),
         round=0,
         last_round_empty=False,
@@ -134,11 +136,11 @@ def genesis_state(founders: Iterable[tuple[bytes, int, str]], network_id: bytes)
     )
 
 
-def refuse_operation(state: LedgerState, operation: Operation, rules: LedgerRules) -> str | None:
+def refuse_operation(state: LedgerState, operation: Operation) -> str | None:
     """Why ``operation`` is not valid in ``state``, or None. Signatures are the caller's business."""
     member = state.roster.by_key(operation.signer)
     if operation.kind is OperationKind.JOIN:
-        return _refuse_join(state, operation, rules)
+        return _refuse_join(state, operation)
     if member is None:
         return "not a member"
     standing = state.standings[member.index]
@@ -162,8 +164,8 @@ def may_join_again(member: Member) -> bool:
     return member.status is MemberStatus.SUSPENDED and member.power == 0
 
 
-def _refuse_join(state: LedgerState, operation: Operation, rules: LedgerRules) -> str | None:
-    members = state.roster.members
+def _refuse_join(state: LedgerState, operation: Operation) -> str | None:
+    members, rules = state.roster.members, state.rules
     member = state.roster.by_key(operation.signer)
     if member is not None and not may_join_again(member):
         return "already a member"
@@ -214,7 +216,6 @@ def _with_standing(state: LedgerState, index: int, standing: Standing) -> Ledger
 def select_operations(
     state: LedgerState,
     candidates: Iterable[Operation],
-    rules: LedgerRules,
     *,
     weight_max: int = OPERATIONS_WEIGHT_MAX,
 ) -> tuple[tuple[Operation, ...], LedgerState]:
@@ -223,7 +224,7 @@ def select_operations(
     per_signer: dict[bytes, int] = {}
     weight = joins = 0
     for operation in candidates:
-        if refuse_operation(state, operation, rules) is not None:
+        if refuse_operation(state, operation) is not None:
             continue
         is_join = operation.kind is OperationKind.JOIN
         count = per_signer.get(operation.signer, 0)
@@ -247,20 +248,20 @@ def apply_training(state: LedgerState, training: TrainingDecision) -> LedgerStat
     return replace(state, round=state.round + 1, last_round_empty=not training.included, standings=tuple(standings))
 
 
-def next_state(state: LedgerState, body: Body, rules: LedgerRules, *, block_id: bytes) -> LedgerState | None:
+def next_state(state: LedgerState, body: Body, *, block_id: bytes) -> LedgerState | None:
     """State after a block with ``body``, or None if an operation of it is not valid where it stands."""
     before = state
     if body.training is not None:
         state = apply_training(state, body.training)
-    chosen, state = select_operations(state, body.operations, rules)
+    chosen, state = select_operations(state, body.operations)
     if chosen != body.operations:
         return None
     state = _observe_probation(before, state, body)
-    state = _promote_one(state, rules)
+    state = _promote_one(state)
     return replace(state, height=state.height + 1, block_id=block_id)
 
 
-def apply_block(state: LedgerState, block: Block, rules: LedgerRules, *, block_id: bytes) -> LedgerState | None:
+def apply_block(state: LedgerState, block: Block, *, block_id: bytes) -> LedgerState | None:
     """State after a decided block. None if it does not apply, which a quorum decides only if more than F are faulty."""
     training = block.body.training
     if block.height != state.height + 1 or block.header.previous_block_id != state.block_id:
@@ -269,7 +270,7 @@ def apply_block(state: LedgerState, block: Block, rules: LedgerRules, *, block_i
         known = all(state.roster.by_index(author) is not None for author, _digest in training.included)
         if training.round != state.round or not known:
             return None
-    return next_state(state, block.body, rules, block_id=block_id)
+    return next_state(state, block.body, block_id=block_id)
 
 
 def _observe_probation(before: LedgerState, state: LedgerState, body: Body) -> LedgerState:
@@ -289,7 +290,7 @@ def _observe_probation(before: LedgerState, state: LedgerState, body: Body) -> L
     return replace(state, standings=tuple(standings))
 
 
-def _promote_one(state: LedgerState, rules: LedgerRules) -> LedgerState:
+def _promote_one(state: LedgerState) -> LedgerState:
     """Promote the first member on probation that has stood long enough; suspend those that did not follow."""
     window = tuple(item for item in state.promotions if state.round - item[0] < PROMOTION_WINDOW_ROUNDS)
     state = replace(state, promotions=window)
@@ -299,7 +300,7 @@ def _promote_one(state: LedgerState, rules: LedgerRules) -> LedgerState:
     promoted = False
     for member in state.roster.members:
         standing = state.standings[member.index]
-        if member.status is not MemberStatus.PROBATION or standing.probation_blocks < rules.probation_rounds:
+        if member.status is not MemberStatus.PROBATION or standing.probation_blocks < state.rules.probation_rounds:
             continue
         if 2 * standing.probation_seen < standing.probation_blocks:
             state = _with_member(state, replace(member, status=MemberStatus.SUSPENDED))

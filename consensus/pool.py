@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from consensus.membership import LedgerRules, LedgerState, may_join_again, refuse_operation
+from consensus.membership import LedgerState, may_join_again, refuse_operation
 from consensus.messages import Operation, OperationKind
 from consensus.types import MemberStatus
 
@@ -61,14 +61,14 @@ class OperationPool:
         if subject in self._operations:
             self._ripe.add(subject)
 
-    def has_ripe(self, ledger: LedgerState, rules: LedgerRules) -> bool:
+    def has_ripe(self, ledger: LedgerState) -> bool:
         """Whether an operation that is valid now has waited for ``op_delay``."""
-        return any(refuse_operation(ledger, self._operations[subject], rules) is None for subject in self._ripe)
+        return any(refuse_operation(ledger, self._operations[subject]) is None for subject in self._ripe)
 
     def own(self) -> list[Operation]:
         return [operation for subject, operation in self._operations.items() if subject in self._own]
 
-    def passed_over(self, ledger: LedgerState, rules: LedgerRules) -> list[Operation]:
+    def passed_over(self, ledger: LedgerState) -> list[Operation]:
         """Operations that had waited long enough for the block just decided and are not in it, each once.
 
         Its leader may never have seen them; whoever holds one passes it on, or else blocks without them follow.
@@ -76,7 +76,7 @@ class OperationPool:
         found = []
         for subject in sorted(self._ripe - self._own - self._shared):
             operation = self._operations[subject]
-            if refuse_operation(ledger, operation, rules) is None:
+            if refuse_operation(ledger, operation) is None:
                 self._shared.add(subject)
                 found.append(operation)
         return found

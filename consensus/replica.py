@@ -46,7 +46,7 @@ from consensus.events import (
     TimerFired,
     TimerKind,
 )
-from consensus.membership import LedgerRules, LedgerState, apply_block
+from consensus.membership import LedgerState, apply_block
 from consensus.messages import (
     ENTRIES_PER_AUTHOR_MAX,
     JOINS_PER_BLOCK_MAX,
@@ -95,7 +95,6 @@ class Replica:
         *,
         key: bytes,
         crypto: Crypto,
-        rules: LedgerRules,
         timing: Timing,
         ledger: LedgerState,
         restored: Restored | None = None,
@@ -112,7 +111,6 @@ class Replica:
         self.voting_from = voting_from
         self.state_hash: bytes | None = None
         self._crypto = crypto
-        self._rules = rules
         self._catchup = CatchUp(key)
         self._effects: list[Effect] = []
         self._saved: Safety | None = None
@@ -510,7 +508,7 @@ class Replica:
     def _decide(self, block: Block, certificate: CommitCert) -> bool:
         """False if the block does not apply: then more than F are faulty, and this node must not follow them."""
         before = self.ledger
-        after = apply_block(before, block, self._rules, block_id=certificate.block_id)
+        after = apply_block(before, block, block_id=certificate.block_id)
         if after is None:
             self._diverge(before.height, self.state_hash or b"", block.header.state_hash)
             return False
@@ -524,7 +522,7 @@ class Replica:
         early, self._early = self._early, {}
         self._reset(after)
         self.pool.settle(after)
-        self._effects.extend(Send(message=operation) for operation in self.pool.passed_over(after, self._rules))
+        self._effects.extend(Send(message=operation) for operation in self.pool.passed_over(after))
         self.pacemaker.progressed()
         self._catchup.progressed()
         for _view, kept in early.values():
@@ -633,7 +631,7 @@ class Replica:
         opinion = self.opinion
         if opinion is not None and opinion.round == self.ledger.round and opinion.ready:
             return True
-        if self.pool.has_ripe(self.ledger, self._rules):
+        if self.pool.has_ripe(self.ledger):
             return True
         unready = [ballot for ballot in self.book.ballots(0) if not ballot.ready]
         return self.book.power(unready) >= self.roster.weak_quorum
@@ -693,7 +691,6 @@ class Replica:
         ]
         block = build_block(
             ledger=self.ledger,
-            rules=self._rules,
             crypto=self._crypto,
             view=self.view,
             state_hash=self.state_hash,
@@ -743,7 +740,7 @@ class Replica:
         """Valid at its origin view, on this node's state where that is known already."""
         block = self.blocks[name]
         if name not in self._validity:
-            refusal = refuse_block(block, ledger=self.ledger, rules=self._rules, crypto=self._crypto)
+            refusal = refuse_block(block, ledger=self.ledger, crypto=self._crypto)
             self._validity[name] = refusal is None
         return self._validity[name] and self.state_hash in (None, block.header.state_hash)
 

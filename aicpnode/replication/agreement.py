@@ -15,7 +15,6 @@ class Agreement:
 
     network_id: bytes
     genesis: LedgerState
-    rules: LedgerRules
     timing: Timing
     k: int
     bits: int
@@ -23,11 +22,11 @@ class Agreement:
     @classmethod
     def of(cls, genesis: Genesis) -> Agreement:
         network_id = genesis.network_id
+        rules = LedgerRules(probation_rounds=genesis.probation_rounds, members_max=genesis.max_members)
         founders = ((founder.key, founder.power, founder.name) for founder in genesis.roster)
         return cls(
             network_id=network_id,
-            genesis=genesis_state(founders, network_id),
-            rules=LedgerRules(probation_rounds=genesis.probation_rounds, members_max=genesis.max_members),
+            genesis=genesis_state(founders, network_id, rules),
             timing=Timing(
                 delta_ms=genesis.consensus.delta_ms,
                 operation_delay_ms=genesis.consensus.op_delay_ms,

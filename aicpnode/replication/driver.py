@@ -61,7 +61,7 @@ from consensus.events import (
     Timer,
     TimerFired,
 )
-from consensus.membership import LedgerRules, LedgerState
+from consensus.membership import LedgerState
 from consensus.messages import Ballot, Operation, OperationKind, Vote
 from consensus.replica import Replica
 
@@ -104,7 +104,7 @@ class Driver:
         self._events = events
         self._random = rng or random.Random()
         self._crypto = MemberCrypto(identity, agreement.network_id)
-        self._store = LedgerStore(database, agreement.network_id, agreement.rules)
+        self._store = LedgerStore(database, agreement.network_id)
         self._inbox = Inbox()
         self._timers: dict[Timer, float] = {}
         self._timers_changed = trio.Event()
@@ -157,7 +157,6 @@ class Driver:
         return Replica(
             key=self._identity.key,
             crypto=self._crypto,
-            rules=self._agreement.rules,
             timing=self._agreement.timing,
             ledger=ledger,
             restored=restored,
@@ -181,10 +180,6 @@ class Driver:
     @property
     def ledger(self) -> LedgerState:
         return self.replica.ledger
-
-    @property
-    def rules(self) -> LedgerRules:
-        return self._agreement.rules
 
     @property
     def head(self) -> int:

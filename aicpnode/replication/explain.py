@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from aicpnode.envelop.kinds import COUNTER_MAX
 from aicpnode.replication.recovery import Amnesia
 from consensus.events import Step
-from consensus.membership import LedgerRules, may_join_again, refuse_operation
+from consensus.membership import may_join_again, refuse_operation
 from consensus.messages import MessageKind, Operation, OperationKind
 from consensus.replica import Replica
 from consensus.types import MemberStatus
@@ -87,13 +87,13 @@ def _missing_votes(replica: Replica, name_of: Callable[[bytes], str]) -> list[Wa
     ]
 
 
-def probation_wait(replica: Replica, key: bytes, rules: LedgerRules) -> Wait | None:
+def probation_wait(replica: Replica, key: bytes) -> Wait | None:
     """What a newcomer or a member on probation still lacks."""
-    needed = rules.probation_rounds
+    needed = replica.ledger.rules.probation_rounds
     member = replica.roster.by_key(key)
     if member is None or may_join_again(member):
         join = Operation(kind=OperationKind.JOIN, signer=key, sequence=COUNTER_MAX, arguments=(bytes(16), ""))
-        refusal = refuse_operation(replica.ledger, join, rules)
+        refusal = refuse_operation(replica.ledger, join)
         if refusal is not None:
             return Wait(what=f"a place among the members: {refusal}", next="this node asks again until there is one")
         return Wait(what="the JOIN of this node to be decided", next="the members vote on it")

@@ -20,7 +20,7 @@ from aicpnode.envelop.kinds import (
 )
 from aicpnode.storage.database import Database
 from consensus.events import Decide, Effect, Equivocation, PersistBlock, PersistSafety, PersistVote, Safety, Step
-from consensus.membership import LedgerRules, LedgerState, apply_block
+from consensus.membership import LedgerState, apply_block
 from consensus.messages import Block, Vote
 from consensus.replica import Restored
 
@@ -53,10 +53,9 @@ class DecidedBlock:
 class LedgerStore:
     """Effects to rows and back. All methods are synchronous: the driver calls them in a worker thread."""
 
-    def __init__(self, database: Database, network_id: bytes, rules: LedgerRules) -> None:
+    def __init__(self, database: Database, network_id: bytes) -> None:
         self._database = database
         self._network_id = network_id
-        self._rules = rules
 
     def persist(self, effects: Iterable[Effect]) -> None:
         """Everything durable among ``effects``, in one transaction that is on the disk when this returns."""
@@ -99,7 +98,7 @@ class LedgerStore:
         return ledger
 
     def _after(self, ledger: LedgerState, block: Block, name: bytes) -> LedgerState:
-        after = apply_block(ledger, block, self._rules, block_id=name)
+        after = apply_block(ledger, block, block_id=name)
         assert after is not None, "this node decided the block, so it applies"
         return after
 

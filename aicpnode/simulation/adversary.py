@@ -217,7 +217,7 @@ class Adversary:
         if replica is None or replica.height != block.height:
             return None
         body: Body = replace(block.body, operations=())
-        after = next_state(replica.ledger, body, self._cluster.rules, block_id=NIL)
+        after = next_state(replica.ledger, body, block_id=NIL)
         if after is None:
             return None
         header: Header = replace(

@@ -79,7 +79,6 @@ class Cluster:
     ) -> None:
         self.random = random.Random(seed)
         self.network_id = hashlib.sha256(b"simulated network").digest()
-        self.rules = rules or LedgerRules(probation_rounds=2, members_max=64)
         self.timing = timing or Timing()
         self.faults = faults
         self.round_ms = round_ms
@@ -94,7 +93,11 @@ class Cluster:
         self.keys = [simulated_key(index) for index in range(len(behaviours) + len(joiners))]
         names = [f"node-{index}" for index in range(len(self.keys))]
         founders = list(zip(self.keys, names, strict=True))[: len(behaviours)]
-        self.genesis = genesis_state(((key, 1, name) for key, name in founders), self.network_id)
+        self.genesis = genesis_state(
+            ((key, 1, name) for key, name in founders),
+            self.network_id,
+            rules or LedgerRules(probation_rounds=2, members_max=64),
+        )
         self.checks = Checks(self)
         self.adversary = Adversary(self)
         self.members: dict[bytes, SimulatedMember] = {}

@@ -122,7 +122,6 @@ class SimulatedMember:
         self.replica = Replica(
             key=self.key,
             crypto=self.crypto,
-            rules=self.cluster.rules,
             timing=self.cluster.timing,
             ledger=ledger,
             restored=Restored(

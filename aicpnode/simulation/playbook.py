@@ -48,6 +48,7 @@ from consensus.pacemaker import Timing
 from consensus.replica import Replica, Restored
 from consensus.types import NIL, NO_VIEW, MemberStatus, Roster
 
+RULES = LedgerRules(probation_rounds=2, members_max=64)
 NETWORK_ID = hashlib.sha256(b"simulated network").digest()
 
 _Message = TypeVar("_Message", Ballot, SetMessage, Prepare, Commit, Operation)
@@ -55,7 +56,13 @@ _EffectT = TypeVar("_EffectT")
 
 
 def founders(
-    count: int, *, powers: Sequence[int] | None = None, observers: int = 0, round_: int = 0, until_round: int = 0
+    count: int,
+    *,
+    powers: Sequence[int] | None = None,
+    observers: int = 0,
+    round_: int = 0,
+    until_round: int = 0,
+    rules: LedgerRules = RULES,
 ) -> LedgerState:
     """The genesis of ``count`` ACTIVE members, followed by ``observers`` on probation; all of the former contribute
     below ``until_round``."""
@@ -65,6 +72,7 @@ def founders(
             for index in range(count + observers)
         ),
         NETWORK_ID,
+        rules,
     )
     members = tuple(
         replace(member, status=MemberStatus.PROBATION, power=0) if member.index >= count else member
@@ -96,7 +104,6 @@ class Playbook:
         ledger: LedgerState | None = None,
         *,
         me: int = 0,
-        rules: LedgerRules | None = None,
         timing: Timing | None = None,
         applied: bool = True,
         voting_from: int | None = 1,
@@ -105,7 +112,6 @@ class Playbook:
         self.ledger = self.genesis
         self.me = me
         self.key = simulated_key(me)
-        self.rules = rules or LedgerRules(probation_rounds=2, members_max=64)
         self.timing = timing or Timing()
         self.crypto = SimulatedCrypto(self.key, NETWORK_ID)
         self.voting_from = voting_from
@@ -123,7 +129,6 @@ class Playbook:
         return Replica(
             key=self.key,
             crypto=self.crypto,
-            rules=self.rules,
             timing=self.timing,
             ledger=self.ledger,
             restored=restored,
@@ -235,7 +240,6 @@ class Playbook:
         state = self.state_hash(self.ledger.height) if state_hash is None else state_hash
         block = build_block(
             ledger=self.ledger,
-            rules=self.rules,
             crypto=self.crypto,
             view=view,
             state_hash=state,

@@ -59,15 +59,14 @@ def test_case_C01_vote_is_on_disk_before_it_leaves_and_is_sent_again(tmp_path: P
     """narwhal 488: the last voted view was lost on restart, and a second vote signed."""
     table = Playbook(founders(4, until_round=9))
     with Database.open(tmp_path) as database:
-        store = LedgerStore(database, NETWORK_ID, table.rules)
+        store = LedgerStore(database, NETWORK_ID)
         store.persist(table.hear(table.fresh(table.block(voters=(1, 2, 3)))))
         first = said(table.log, Prepare)
     with Database.open(tmp_path) as database:
-        restored = LedgerStore(database, NETWORK_ID, table.rules).restored(1)
+        restored = LedgerStore(database, NETWORK_ID).restored(1)
         replica = Replica(
             key=table.key,
             crypto=table.crypto,
-            rules=table.rules,
             timing=table.timing,
             ledger=table.genesis,
             restored=restored,

@@ -266,8 +266,7 @@ class Network:
         named = [(identity.key, 1, f"m{index}") for index, identity in enumerate(self.identities)]
         self.agreement = Agreement(
             network_id=NETWORK_ID,
-            genesis=genesis_state(named, NETWORK_ID),
-            rules=LedgerRules(probation_rounds=2, members_max=64),
+            genesis=genesis_state(named, NETWORK_ID, LedgerRules(probation_rounds=2, members_max=64)),
             timing=Timing(operation_delay_ms=20),
             k=64,
             bits=2,

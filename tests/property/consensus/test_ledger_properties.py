@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aicpnode.simulation import playbook
 from aicpnode.simulation.crypto import simulated_key
-from aicpnode.simulation.playbook import founders
 from consensus.membership import LedgerRules, LedgerState, next_state, refuse_operation, select_operations
 from consensus.messages import (
     OPERATIONS_PER_SIGNER_MAX,
@@ -20,6 +22,7 @@ from consensus.messages import (
 from consensus.types import Member, MemberStatus, Roster
 
 RULES = LedgerRules(probation_rounds=2, members_max=8)
+founders = functools.partial(playbook.founders, rules=RULES)
 rosters = st.lists(st.tuples(st.integers(1, 50), st.sampled_from(list(MemberStatus))), min_size=1, max_size=12).filter(
     lambda members: any(status is MemberStatus.ACTIVE for _power, status in members)
 )
@@ -89,7 +92,7 @@ def logs(draw: st.DrawFn) -> list[Body]:
         trains = draw(st.booleans())
         training = TrainingDecision(round=state.round, included=tuple((i, bytes(32)) for i in included))
         empty = Body(table=(), ballots=(), observers=(), training=training if trains else None, operations=())
-        base = next_state(state, empty, RULES, block_id=bytes(32))
+        base = next_state(state, empty, block_id=bytes(32))
         assert base is not None
         candidates = draw(st.lists(operations, max_size=6))
         observers = draw(st.lists(st.integers(0, members - 1), max_size=4, unique=True).map(sorted))
@@ -99,9 +102,9 @@ def logs(draw: st.DrawFn) -> list[Body]:
                 ballots=(),
                 observers=tuple(ObserverRecord(signer_index=i, signature=bytes(64)) for i in observers),
                 training=empty.training,
-                operations=select_operations(state, chosen, RULES)[0],
+                operations=select_operations(state, chosen)[0],
             )
-            following = next_state(state, body, RULES, block_id=bytes([len(log)]) * 32)
+            following = next_state(state, body, block_id=bytes([len(log)]) * 32)
             if following is not None:
                 log.append(body)
                 state = following
@@ -112,7 +115,7 @@ def logs(draw: st.DrawFn) -> list[Body]:
 def replayed(log: list[Body]) -> LedgerState:
     state: LedgerState = founders(4)
     for number, body in enumerate(log):
-        following = next_state(state, body, RULES, block_id=bytes([number]) * 32)
+        following = next_state(state, body, block_id=bytes([number]) * 32)
         assert following is not None
         state = following
     return state
@@ -133,11 +136,11 @@ def test_ledger_is_a_function_of_its_log(log: list[Body]) -> None:
 @given(logs(), st.lists(operations, max_size=30))
 def test_chosen_operations_keep_all_caps_and_apply(log: list[Body], candidates: list[Operation]) -> None:
     state = replayed(log)
-    chosen, after = select_operations(state, candidates, RULES)
+    chosen, after = select_operations(state, candidates)
     assert sum(operation.weight for operation in chosen) <= OPERATIONS_WEIGHT_MAX
     signers = [operation.signer for operation in chosen]
     assert all(signers.count(signer) <= OPERATIONS_PER_SIGNER_MAX for signer in signers)
-    again, same = select_operations(state, chosen, RULES)
+    again, same = select_operations(state, chosen)
     assert (again, same) == (chosen, after)
     for operation in chosen:
-        assert refuse_operation(after, operation, RULES) is not None, "nothing applies twice"
+        assert refuse_operation(after, operation) is not None, "nothing applies twice"

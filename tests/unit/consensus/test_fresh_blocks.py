@@ -58,7 +58,7 @@ def full_block(table: Playbook) -> Block:
 
 
 def refusal(table: Playbook, block: Block) -> str | None:
-    return refuse_block(block, ledger=table.ledger, rules=table.rules, crypto=table.crypto)
+    return refuse_block(block, ledger=table.ledger, crypto=table.crypto)
 
 
 def rerooted(table: Playbook, block: Block, body: Body) -> Block:
@@ -282,7 +282,6 @@ def test_leader_leaves_out_ballots_that_bloat_the_block() -> None:
     assert everything * 40 > BLOCK_WEIGHT_MAX, "the flood would not fit"
     block = build_block(
         ledger=table.ledger,
-        rules=table.rules,
         crypto=table.crypto,
         view=0,
         state_hash=table.state_hash(0),
@@ -305,7 +304,6 @@ def test_block_that_cannot_be_made_to_fit_is_not_proposed() -> None:
     assert (
         build_block(
             ledger=table.ledger,
-            rules=table.rules,
             crypto=table.crypto,
             view=0,
             state_hash=table.state_hash(0),

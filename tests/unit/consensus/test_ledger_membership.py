@@ -1,11 +1,13 @@
 """The ledger as a function of its log: operations, contributions, probation, promotion."""
 
+import functools
 from dataclasses import replace
 
 import pytest
 
+from aicpnode.simulation import playbook
 from aicpnode.simulation.crypto import simulated_key
-from aicpnode.simulation.playbook import Playbook, founders
+from aicpnode.simulation.playbook import Playbook
 from consensus.membership import (
     EXPECTED_WINDOW_ROUNDS,
     PROBATION_MEMBERS_MAX,
@@ -31,6 +33,7 @@ from consensus.messages import (
 from consensus.types import MemberStatus
 
 RULES = LedgerRules(probation_rounds=4, members_max=8)
+founders = functools.partial(playbook.founders, rules=RULES)
 NAME = b"\x0b" * 32
 
 
@@ -51,9 +54,9 @@ def body(*operations: Operation, observers: tuple[int, ...] = (), training: Trai
     return Body(table=(), ballots=(), observers=records, training=training, operations=operations)
 
 
-def after(state: LedgerState, *bodies: Body, rules: LedgerRules = RULES) -> LedgerState:
+def after(state: LedgerState, *bodies: Body) -> LedgerState:
     for item in bodies:
-        following = next_state(state, item, rules, block_id=NAME)
+        following = next_state(state, item, block_id=NAME)
         assert following is not None
         state = following
     return state
@@ -80,50 +83,50 @@ def trained(state: LedgerState, *included: int) -> Body:
     ],
 )
 def test_operation_is_refused_with_its_reason(refused: Operation, reason: str) -> None:
-    assert reason in str(refuse_operation(founders(4, observers=1), refused, RULES))
+    assert reason in str(refuse_operation(founders(4, observers=1), refused))
 
 
 def test_operation_cannot_be_replayed() -> None:
     state = after(founders(4), body(contribute(0, 5, sequence=7)))
-    assert refuse_operation(state, contribute(0, 9, sequence=7), RULES) == "sequence already used"
-    assert refuse_operation(state, contribute(0, 9, sequence=6), RULES) == "sequence already used"
-    assert refuse_operation(state, contribute(0, 9, sequence=8), RULES) is None
+    assert refuse_operation(state, contribute(0, 9, sequence=7)) == "sequence already used"
+    assert refuse_operation(state, contribute(0, 9, sequence=6)) == "sequence already used"
+    assert refuse_operation(state, contribute(0, 9, sequence=8)) is None
 
 
 def test_contribution_to_a_past_round_is_refused() -> None:
     state = founders(4, round_=5)
-    assert refuse_operation(state, contribute(0, 5), RULES) == "that round is over"
-    assert refuse_operation(state, contribute(0, 6), RULES) is None
-    assert refuse_operation(state, contribute(0, 0), RULES) is None
+    assert refuse_operation(state, contribute(0, 5)) == "that round is over"
+    assert refuse_operation(state, contribute(0, 6)) is None
+    assert refuse_operation(state, contribute(0, 0)) is None
 
 
 def test_full_roster_takes_nobody_in() -> None:
-    assert refuse_operation(founders(8), join(9), RULES) == "the roster is full"
+    assert refuse_operation(founders(8), join(9)) == "the roster is full"
 
 
 def test_block_with_an_invalid_operation_has_no_next_state() -> None:
-    assert next_state(founders(4), body(contribute(9, 5)), RULES, block_id=NAME) is None
+    assert next_state(founders(4), body(contribute(9, 5)), block_id=NAME) is None
 
 
 def test_operations_are_valid_in_their_order_only() -> None:
     first, second = contribute(0, 5, sequence=1), contribute(0, 6, sequence=2)
-    assert next_state(founders(4), body(first, second), RULES, block_id=NAME) is not None
-    assert next_state(founders(4), body(second, first), RULES, block_id=NAME) is None
+    assert next_state(founders(4), body(first, second), block_id=NAME) is not None
+    assert next_state(founders(4), body(second, first), block_id=NAME) is None
 
 
 def test_same_key_joins_once_in_a_block() -> None:
-    assert next_state(founders(4), body(join(9), replace(join(9), sequence=2)), RULES, block_id=NAME) is None
+    assert next_state(founders(4), body(join(9), replace(join(9), sequence=2)), block_id=NAME) is None
 
 
 def test_caps_of_a_block_are_per_signer_and_for_joins() -> None:
     many = [contribute(0, 5 + n, sequence=n) for n in range(1, 20)] + [join(10 + n) for n in range(6)]
-    chosen, _state = select_operations(founders(2), many, LedgerRules(probation_rounds=2, members_max=64))
+    chosen, _state = select_operations(founders(2, rules=LedgerRules(probation_rounds=2, members_max=64)), many)
     assert sum(o.kind is OperationKind.CONTRIBUTE for o in chosen) == OPERATIONS_PER_SIGNER_MAX
     assert sum(o.kind is OperationKind.JOIN for o in chosen) == JOINS_PER_BLOCK_MAX
 
 
 def test_weight_bounds_the_operations_of_a_block() -> None:
-    chosen, _state = select_operations(founders(4), [join(9), join(10)], RULES, weight_max=join(9).weight)
+    chosen, _state = select_operations(founders(4), [join(9), join(10)], weight_max=join(9).weight)
     assert chosen == (join(9),)
 
 
@@ -199,9 +202,9 @@ def test_promotion_after_half_of_the_blocks_of_probation() -> None:
 def test_those_who_were_absent_lose_their_place_and_may_ask_again() -> None:
     state = on_probation(after(founders(4), body(join(9))), blocks=4, seen=1)
     assert state.roster.members[4].status is MemberStatus.SUSPENDED
-    assert refuse_operation(state, join(9), RULES) == "sequence already used"
+    assert refuse_operation(state, join(9)) == "sequence already used"
     again = replace(join(9), sequence=join(9).sequence + 1)
-    assert refuse_operation(state, again, RULES) is None
+    assert refuse_operation(state, again) is None
     state = after(state, body(again))
     assert (len(state.roster.members), state.roster.members[4].status) == (5, MemberStatus.PROBATION)
     assert (state.standings[4].probation_blocks, state.standings[4].probation_seen) == (0, 0)
@@ -209,15 +212,15 @@ def test_those_who_were_absent_lose_their_place_and_may_ask_again() -> None:
 
 def test_strangers_on_probation_do_not_close_the_run_for_ever() -> None:
     rules = replace(RULES, members_max=100)
-    state = founders(4)
+    state = founders(4, rules=rules)
     strangers = [join(100 + number) for number in range(PROBATION_MEMBERS_MAX + 4)]
     for first in range(0, len(strangers), JOINS_PER_BLOCK_MAX):
-        chosen, state = select_operations(state, strangers[first : first + JOINS_PER_BLOCK_MAX], rules)
-        assert all(refuse_operation(state, late, rules) is not None for late in chosen)
+        chosen, state = select_operations(state, strangers[first : first + JOINS_PER_BLOCK_MAX])
+        assert all(refuse_operation(state, late) is not None for late in chosen)
     assert sum(m.status is MemberStatus.PROBATION for m in state.roster.members) == PROBATION_MEMBERS_MAX
-    assert refuse_operation(state, join(9), rules) == "too many are on probation"
+    assert refuse_operation(state, join(9)) == "too many are on probation"
     state = on_probation(state, blocks=rules.probation_rounds, seen=0)
-    assert refuse_operation(state, join(9), rules) is None
+    assert refuse_operation(state, join(9)) is None
 
 
 def test_a_stranger_that_contributes_does_not_keep_rounds_going() -> None:
@@ -267,11 +270,11 @@ def test_promotions_below_four_members_enter_no_window() -> None:
 def test_decided_block_applies_to_its_own_ledger_only() -> None:
     table = Playbook(founders(4))
     block = table.block()
-    decided = apply_block(table.ledger, block, table.rules, block_id=table.name(block))
+    decided = apply_block(table.ledger, block, block_id=table.name(block))
     assert decided is not None and decided.height == 1 and decided.block_id == table.name(block)
-    assert apply_block(decided, block, table.rules, block_id=NAME) is None
+    assert apply_block(decided, block, block_id=NAME) is None
     header = replace(block.header, previous_block_id=NAME)
-    assert apply_block(table.ledger, replace(block, header=header), table.rules, block_id=NAME) is None
+    assert apply_block(table.ledger, replace(block, header=header), block_id=NAME) is None
 
 
 @pytest.mark.parametrize(
@@ -283,7 +286,7 @@ def test_decided_block_with_impossible_training_does_not_apply(training: Trainin
     table = Playbook(founders(4))
     block = table.block()
     block = replace(block, body=replace(block.body, training=training))
-    assert apply_block(table.ledger, block, table.rules, block_id=NAME) is None
+    assert apply_block(table.ledger, block, block_id=NAME) is None
 
 
 def test_next_state_leaves_its_argument_alone() -> None:

@@ -1,10 +1,11 @@
 """Operations that wait for a block: bounded per signer and in all, in arrival order."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 
+from aicpnode.simulation import playbook
 from aicpnode.simulation.crypto import simulated_key
-from aicpnode.simulation.playbook import founders
 from consensus.membership import LedgerRules, LedgerState, apply_operation
 from consensus.messages import Operation, OperationKind
 from consensus.pool import (
@@ -17,6 +18,7 @@ from consensus.pool import (
 from consensus.types import MemberStatus, Roster
 
 RULES = LedgerRules(probation_rounds=2, members_max=100)
+founders = functools.partial(playbook.founders, rules=RULES)
 
 
 def contribute(signer: int, sequence: int = 1, until_round: int = 9) -> Operation:
@@ -91,23 +93,23 @@ def test_settled_operations_are_forgotten() -> None:
     pool.ripen(operation_subject(contribute(0, 1)))
     pool.settle(apply_operation(ledger, contribute(0, 1)))
     assert list(pool) == [contribute(0, 2), contribute(1, 1)]
-    assert not pool.has_ripe(ledger, RULES)
+    assert not pool.has_ripe(ledger)
 
 
 def test_ripe_means_valid_now() -> None:
     ledger, pool = founders(4), OperationPool()
     late = contribute(0)
     pool.add(late, ledger, own=False)
-    assert not pool.has_ripe(ledger, RULES)
+    assert not pool.has_ripe(ledger)
     pool.ripen(operation_subject(late))
-    assert pool.has_ripe(ledger, RULES)
-    assert not pool.has_ripe(apply_operation(ledger, late), RULES)
+    assert pool.has_ripe(ledger)
+    assert not pool.has_ripe(apply_operation(ledger, late))
 
 
 def test_timer_of_an_unknown_operation_is_harmless() -> None:
     pool = OperationPool()
     pool.ripen(b"gone")
-    assert not pool.has_ripe(founders(4), RULES)
+    assert not pool.has_ripe(founders(4))
 
 
 def test_operation_that_a_block_passed_over_is_passed_on_once() -> None:
@@ -117,8 +119,8 @@ def test_operation_that_a_block_passed_over_is_passed_on_once() -> None:
         pool.add(operation, ledger, own=operation is own)
     pool.ripen(operation_subject(held))
     pool.ripen(operation_subject(own))
-    assert pool.passed_over(ledger, RULES) == [held], "own ones are sent again anyway"
-    assert pool.passed_over(ledger, RULES) == []
+    assert pool.passed_over(ledger) == [held], "own ones are sent again anyway"
+    assert pool.passed_over(ledger) == []
 
 
 def test_settled_operation_is_not_taken_again() -> None:

@@ -31,14 +31,13 @@ def table() -> Playbook:
 
 
 def store_of(database: Database, table: Playbook) -> LedgerStore:
-    return LedgerStore(database, NETWORK_ID, table.rules)
+    return LedgerStore(database, NETWORK_ID)
 
 
 def restart(table: Playbook, restored: Restored, ledger: LedgerState) -> Replica:
     return Replica(
         key=table.key,
         crypto=table.crypto,
-        rules=table.rules,
         timing=table.timing,
         ledger=ledger,
         restored=restored,

@@ -12,6 +12,7 @@ from aicpnode.envelop.kinds import parse_vote, vote_envelop
 from aicpnode.identity import Identity
 from aicpnode.replication import crypto as crypto_module
 from aicpnode.replication.crypto import MemberCrypto
+from aicpnode.simulation import playbook
 from consensus.membership import genesis_state
 from consensus.messages import Commit, Operation, OperationKind, Prepare, PrepareCert, certificate_holds
 from consensus.types import NIL
@@ -121,7 +122,7 @@ def test_operation_is_signed_by_its_sequence(identity: Identity, crypto: MemberC
 
 def test_certificate_is_rebuilt_from_real_signatures() -> None:
     identities = [Identity.generate() for _ in range(4)]
-    roster = genesis_state(((i.key, 1, "m") for i in identities), NETWORK).roster
+    roster = genesis_state(((i.key, 1, "m") for i in identities), NETWORK, playbook.RULES).roster
     unsigned = [Prepare(height=1, view=2, block_id=X, valid_view=0, signer=i.key) for i in identities[1:]]
     signed = [MemberCrypto(i, NETWORK).sign(p) for i, p in zip(identities[1:], unsigned, strict=True)]
     certificate = PrepareCert(
