@@ -84,7 +84,14 @@ class Checks:
         self.empty_in_a_row_max = max(self.empty_in_a_row_max, self._empty_in_a_row)
 
     def safety(self, member: SimulatedMember, safety: Safety) -> None:
-        """Invariants 2 and 5 for PrepareCerts, 4 for what reaches the disk."""
+        """Invariants 2 and 5 for PrepareCerts, 4 for what reaches the disk: across crashes, it never falls either."""
+        before = member.disk.safety
+        if before is not None and before.height == safety.height:
+            views = (before.view, before.locked_view, before.valid_view)
+            if any(
+                now < was for now, was in zip((safety.view, safety.locked_view, safety.valid_view), views, strict=True)
+            ):
+                raise Violation(f"invariant 4: {safety} on disk after {before}")
         if not NO_VIEW <= safety.locked_view <= safety.valid_view <= safety.view:
             raise Violation(f"invariant 4: {safety.locked_view}, {safety.valid_view}, {safety.view} on disk")
         certificate = safety.valid_certificate

@@ -178,9 +178,9 @@ class SimulatedMember:
             case PersistVote(message=message):
                 self.disk.votes.append(message)
             case PersistSafety(safety=safety):
-                self.disk.safety = safety
                 if self.honest:
                     self.cluster.checks.safety(self, safety)
+                self.disk.safety = safety
             case PersistBlock(block_id=name, block=block):
                 self.disk.blocks[name] = block
             case Decide(ledger=ledger):

@@ -138,6 +138,12 @@ def test_set_again_needs_a_certificate_of_its_valid_view() -> None:
     assert recorded_after(table, good)
 
 
+def test_certificate_for_nil_lets_nobody_propose_nil_again() -> None:
+    table = Playbook()
+    table.reach_view(2)
+    assert dropped(table, table.again(table.prepare_certificate(1, NIL), 2))
+
+
 def bad_certificates(table: Playbook) -> dict[str, PrepareCert]:
     good = table.prepare_certificate(0, X)
     return {
@@ -368,6 +374,14 @@ def test_message_of_the_next_height_is_checked_again_there() -> None:
     assert not [p for p in said(table.decide(first), Prepare) if p.height == 2]
 
 
+def test_message_of_the_next_height_with_an_impossible_vote_is_dropped_there() -> None:
+    table, _early, first = next_height_table()
+    impossible = table.signed(replace(table.prepare(2, 3, X, 3), height=2))
+    table.hear(impossible)
+    table.decide(first)
+    assert table.replica.height == 2 and not recorded(table, impossible)
+
+
 # ---- decisions from others
 
 
@@ -396,6 +410,16 @@ def test_decision_from_a_liar_changes_nothing() -> None:
     swapped = Block(header=block.header, body=other.body)
     assert not of_kind(table.handle(DecisionReceived(block=swapped, certificate=good)), Decide)
     assert table.replica.height == 1
+
+
+def test_decision_of_a_decided_height_said_again_changes_nothing() -> None:
+    """Replayed by anybody, it is no decision of the present height that does not apply."""
+    table = Playbook()
+    block = table.block()
+    certificate = table.commit_certificate(0, table.name(block))
+    table.decide(block)
+    assert table.handle(DecisionReceived(block=block, certificate=certificate)) == []
+    assert not table.replica.diverged and table.replica.height == 2
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,18 @@ def test_certificate_below_the_lock_view_does_not_free() -> None:
     assert table.replica.locked_view == 2
 
 
+def test_certificate_below_the_lock_view_does_not_free_even_for_the_locked_block() -> None:
+    """No shortcut for lockedId == id: a PREPARE below one's lock looks like a forgotten lock to everybody else."""
+    table, name = locked_table()
+    first = table.prepare_certificate(0, name)
+    table.reach_view(1)
+    table.hear(table.again(first, 1), *(table.prepare(i, 1, name, 0) for i in (1, 2, 3)))
+    assert (table.replica.locked_view, table.replica.locked_id) == (1, name)
+    table.reach_view(2)
+    (prepare,) = said(table.hear(table.again(first, 2)), Prepare)
+    assert (prepare.view, prepare.block_id) == (2, NIL)
+
+
 def test_certificate_above_the_lock_view_moves_the_lock_to_another_block() -> None:
     table, _name = locked_table()
     other = table.block(view=1, voters=(1, 2, 3))

@@ -13,7 +13,7 @@ from aicpnode.simulation.playbook import NETWORK_ID, Playbook, founders, of_kind
 from aicpnode.storage.database import Database
 from aicpnode.storage.faults import SlotConflict
 from consensus.events import Decide, Effect, Equivocation, PersistVote
-from consensus.membership import LedgerState
+from consensus.membership import LedgerState, Standing
 from consensus.messages import BallotEntry, Commit, OperationKind, Prepare, Vote
 from consensus.replica import Replica, Restored
 from consensus.types import NIL
@@ -186,9 +186,10 @@ def test_state_hash_depends_on_everything_agreed(table: Playbook) -> None:
     others = [
         state_hash(replace(ledger, round=1), k=4, bits=2, agreed_root=root),
         state_hash(replace(ledger, last_round_empty=True), k=4, bits=2, agreed_root=root),
+        state_hash(replace(ledger, standings=(Standing(),) * 4), k=4, bits=2, agreed_root=root),
         state_hash(founders(5, until_round=1 << 40), k=4, bits=2, agreed_root=root),
         state_hash(ledger, k=5, bits=2, agreed_root=root),
         state_hash(ledger, k=4, bits=3, agreed_root=root),
         state_hash(ledger, k=4, bits=2, agreed_root=bytes(32)),
     ]
-    assert len({base, *others}) == 7
+    assert len({base, *others}) == 8
