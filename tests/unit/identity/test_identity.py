@@ -74,7 +74,7 @@ def test_every_flipped_bit_of_signature_or_key_is_refused() -> None:
         assert not verify(bytes(key), data, signature)
 
 
-def test_signature_with_another_scalar_of_the_same_class_is_refused() -> None:
+def test_case_C26_signature_with_another_scalar_of_the_same_class_is_refused() -> None:
     """S + L satisfies the equation too: accepting it would let anyone make a second signature."""
     signature = IDENTITY.sign(b"message")
     scalar = int.from_bytes(signature[32:], "little")
@@ -84,7 +84,7 @@ def test_signature_with_another_scalar_of_the_same_class_is_refused() -> None:
 
 
 @pytest.mark.parametrize("point", SMALL_ORDER_POINTS)
-def test_small_order_keys_and_commitments_are_refused(point: str) -> None:
+def test_case_C26_small_order_keys_and_commitments_are_refused(point: str) -> None:
     """With such a key, S = 0 and R of small order fits every message in a lax verifier."""
     for commitment in SMALL_ORDER_POINTS:
         signature = bytes.fromhex(commitment) + bytes(32)
