@@ -16,7 +16,6 @@ from consensus.messages import (
     ENTRIES_PER_AUTHOR_MAX,
     OBSERVER_WEIGHT,
     OBSERVERS_MAX,
-    OPERATIONS_WEIGHT_MAX,
     TABLE_ROW_WEIGHT,
     Ballot,
     BallotEntry,
@@ -33,7 +32,9 @@ from consensus.messages import (
     ballots_root,
     block_weight_max,
     observer_ballot,
+    operation_holds,
     operations_root,
+    operations_weight_max,
     roster_hash,
     training_hash,
 )
@@ -93,7 +94,7 @@ def build_block(
     roster = ledger.roster
     observers = _fitting_observers(observers, roster)
     room = block_weight_max(roster) - BLOCK_BASE_WEIGHT - OBSERVER_WEIGHT * len(observers)
-    ballots = _fitting_ballots(ballots, roster, room - OPERATIONS_WEIGHT_MAX)
+    ballots = _fitting_ballots(ballots, roster, room - operations_weight_max(roster))
     training = None
     if ready_power(ballots, roster) >= roster.quorum and ledger.contributors():
         training = TrainingDecision(round=ledger.round, included=certified(ballots, roster))
@@ -103,7 +104,7 @@ def build_block(
     room -= TABLE_ROW_WEIGHT * (len(table) + (0 if training is None else len(training.included)))
     if room < 0:
         return None
-    chosen, _state = select_operations(base, operations, weight_max=min(room, OPERATIONS_WEIGHT_MAX))
+    chosen, _state = select_operations(base, operations, weight_max=room)
     body = Body(
         table=table,
         ballots=tuple(_record(ballot, table, roster) for ballot in ballots),
@@ -256,7 +257,7 @@ def refuse_block(block: Block, *, ledger: LedgerState, crypto: Crypto) -> str | 
             return "training without a ready quorum"
         if body.training.included != certified(ballots, roster):
             return "included proposals are not the certified ones"
-    if not all(crypto.verify(operation) for operation in body.operations):
+    if not all(operation_holds(crypto, operation) for operation in body.operations):
         return "operation with a bad signature"
     after = next_state(ledger, body, block_id=_UNKNOWN_ID)
     if after is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from consensus.evidence import Evidence
 from consensus.membership import LedgerState
 from consensus.messages import BallotEntry, Block, CommitCert, Operation, PrepareCert, Vote
 
@@ -209,14 +210,15 @@ class Decide:
     certificate: CommitCert
     before: LedgerState
     ledger: LedgerState
+    prepares: tuple[PrepareCert, ...] = ()
+    """The PrepareCerts behind it as far as they are known here, newest first: on a fork they convict the culprits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equivocation:
-    """One signer, one slot, two contents."""
+class Accusation:
+    """A member was seen to break the rules, with the proof."""
 
-    first: Vote
-    second: Vote
+    evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +240,6 @@ Effect = (
     | RequestDecisions
     | ServeDecision
     | Decide
-    | Equivocation
+    | Accusation
     | Diverged
 )

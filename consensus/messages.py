@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from consensus.types import NIL, NO_VIEW, Roster
+
+if TYPE_CHECKING:
+    from consensus.evidence import Evidence, Grad
 
 OPERATIONS_PER_SIGNER_MAX = 8
 OPERATIONS_WEIGHT_MAX = 16 * 1024
 """Of all operations in one block. Weights are upper bounds of encoded bytes that need no encoding to be known."""
+LARGE_ROSTER_OPERATIONS_WEIGHT_MAX = 24 * 1024
+"""With many authors two contradicting ballots alone may weigh 22 KiB, and must not escape for their size."""
 BLOCK_WEIGHT_MAX = 32 * 1024
 LARGE_ROSTER_BLOCK_WEIGHT_MAX = 64 * 1024
 LARGE_ROSTER_MEMBERS = 64
@@ -30,6 +35,7 @@ OBSERVERS_MAX = 64
 JOINS_PER_BLOCK_MAX = 4
 ENTRIES_PER_AUTHOR_MAX = 2
 OPERATION_BASE_WEIGHT = 128
+INVITATION_WEIGHT = 104
 
 
 class MessageKind(IntEnum):
@@ -46,33 +52,98 @@ class OperationKind(IntEnum):
     JOIN = 1
     CONTRIBUTE = 2
     PRESENT = 3
+    LEAVE = 4
+    REJOIN = 5
+    EVIDENCE = 6
+    ENDORSE = 7
+
+
+class ChangeKind(IntEnum):
+    """What members of power Q can change together (section 3, rule 1)."""
+
+    STOP = 1
+    """Nobody's contribution counts any more."""
+    RESUME = 2
+    REMOVE = 3
+    """Ban a member, for a reason."""
+    ROUND_MS = 4
+    PROBATION_ROUNDS = 5
+    MEMBERS_MAX = 6
+    ADMISSION = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A run-wide change, the same value for all who endorse it. What a kind does not use is empty or 0."""
+
+    kind: ChangeKind
+    key: bytes = b""
+    number: int = 0
+    text: str = ""
+
+    def content(self) -> tuple[int, bytes, int, str]:
+        return (int(self.kind), self.key, self.number, self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """A member's word that ``guest`` may join. It is bound to that key, so it can be shown to anybody."""
+
+    guest: bytes
+    signer: bytes
+    signature: bytes = field(default=b"", compare=False)
+
+    def fields(self) -> tuple[object, ...]:
+        return (self.guest,)
+
+    def content(self) -> tuple[object, ...]:
+        return (self.signer, self.signature)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """A signed request to the ledger. ``sequence`` rises strictly per signer, so none can be replayed.
 
-    Arguments by kind: JOIN (nonce: 16 bytes, name), CONTRIBUTE (until_round: 0 stops), PRESENT (height).
+    Arguments by kind: JOIN (nonce: 16 bytes, name), CONTRIBUTE (until_round: 0 stops), PRESENT (height), ENDORSE (the
+    content of a Change), none for LEAVE, REJOIN and EVIDENCE.
     """
 
     kind: OperationKind
     signer: bytes
     sequence: int
-    arguments: tuple[int | bytes | str, ...]
+    arguments: tuple[int | bytes | str, ...] = ()
+    invitation: Invitation | None = None
+    """Of a JOIN where members are invited."""
+    evidence: Evidence | None = None
+    """Of an EVIDENCE."""
     signature: bytes = field(default=b"", compare=False)
 
     def fields(self) -> tuple[object, ...]:
-        return (int(self.kind), *self.arguments)
+        enclosed: tuple[object, ...] = ()
+        if self.invitation is not None:
+            enclosed = (self.invitation.content(),)
+        if self.evidence is not None:
+            enclosed = (self.evidence.content(),)
+        return (int(self.kind), *self.arguments, *enclosed)
 
     def content(self) -> tuple[object, ...]:
         """Everything, signature included: what a block binds."""
-        return (int(self.kind), self.signer, self.sequence, self.arguments, self.signature)
+        return (self.signer, self.sequence, self.signature, self.fields())
+
+    @property
+    def change(self) -> Change:
+        """Of an ENDORSE."""
+        kind, key, number, text = self.arguments
+        assert isinstance(kind, int) and isinstance(key, bytes) and isinstance(number, int) and isinstance(text, str)
+        return Change(kind=ChangeKind(kind), key=key, number=number, text=text)
 
     @property
     def weight(self) -> int:
         """Upper bound of the bytes it takes in a block."""
         texts = (a.encode() if isinstance(a, str) else a for a in self.arguments if isinstance(a, (bytes, str)))
-        return OPERATION_BASE_WEIGHT + sum(len(text) for text in texts)
+        enclosed = 0 if self.evidence is None else self.evidence.weight
+        enclosed += 0 if self.invitation is None else INVITATION_WEIGHT
+        return OPERATION_BASE_WEIGHT + sum(len(text) for text in texts) + enclosed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +391,11 @@ def block_weight_max(roster: Roster) -> int:
     return LARGE_ROSTER_BLOCK_WEIGHT_MAX if large else BLOCK_WEIGHT_MAX
 
 
+def operations_weight_max(roster: Roster) -> int:
+    large = len(roster.authors) > LARGE_ROSTER_MEMBERS
+    return LARGE_ROSTER_OPERATIONS_WEIGHT_MAX if large else OPERATIONS_WEIGHT_MAX
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
     """What a block decides, and the ballots that entitle it to."""
@@ -377,7 +453,7 @@ class Crypto(Protocol):
         slot already signed is an AssertionError: it would be this member's own equivocation."""
         ...
 
-    def verify(self, message: Ballot | SetMessage | Prepare | Commit | Operation) -> bool: ...
+    def verify(self, message: Ballot | SetMessage | Prepare | Commit | Grad | Operation | Invitation) -> bool: ...
 
     def content_id(self, domain: str, content: object) -> bytes:
         """SHA-256 over the domain and the canonical bytes of ``content``."""
@@ -431,6 +507,16 @@ def certificate_holds(crypto: Crypto, certificate: PrepareCert | CommitCert, ros
     if messages is None or sum(roster.power(message.signer) for message in messages) < roster.quorum:
         return False
     return all(roster.is_active(message.signer) and crypto.verify(message) for message in messages)
+
+
+def operation_holds(crypto: Crypto, operation: Operation) -> bool:
+    """Whether its signature is good, and those of what it encloses."""
+    if operation.invitation is not None and not crypto.verify(operation.invitation):
+        return False
+    proof = operation.evidence
+    if proof is not None and not (crypto.verify(proof.first) and crypto.verify(proof.second)):
+        return False
+    return crypto.verify(operation)
 
 
 def observer_ballot(*, height: int, view: int, state_hash: bytes, round_: int, signer: bytes) -> Ballot:

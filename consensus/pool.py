@@ -65,6 +65,10 @@ class OperationPool:
         """Whether an operation that is valid now has waited for ``op_delay``."""
         return any(refuse_operation(ledger, self._operations[subject]) is None for subject in self._ripe)
 
+    def accuses(self, key: bytes) -> bool:
+        """Whether evidence against ``key`` waits already, whoever sent it."""
+        return any(o.evidence is not None and o.evidence.accused == key for o in self._operations.values())
+
     def own(self) -> list[Operation]:
         return [operation for subject, operation in self._operations.items() if subject in self._own]
 
@@ -97,18 +101,19 @@ def _is_stranger(ledger: LedgerState, key: bytes) -> bool:
 
 
 def _is_settled(ledger: LedgerState, operation: Operation) -> bool:
+    """In the ledger, or never to be: whoever wanted it has to ask again."""
     standing = ledger.standing(operation.signer)
     member = ledger.roster.by_key(operation.signer)
-    if operation.kind is OperationKind.JOIN and member is not None and not may_join_again(member):
-        return True
     if standing is not None and operation.sequence <= standing.sequence:
         return True
     if operation.kind is OperationKind.JOIN:
-        return False
-    if member is not None and member.status not in (MemberStatus.ACTIVE, MemberStatus.PROBATION):
-        return True  # it would be refused, and keep its owner from asking to join again
-    argument = operation.arguments[0]
-    assert isinstance(argument, int)
+        return member is not None and not may_join_again(member)
+    if member is None:
+        return False  # its JOIN may be on the way
     if operation.kind is OperationKind.PRESENT:
-        return argument < ledger.height
-    return 0 < argument <= ledger.round
+        # Kept while its height is still to come: this replica may be behind the one that announced it.
+        argument = operation.arguments[0]
+        assert isinstance(argument, int)
+        suspended = member.status is MemberStatus.SUSPENDED and not ledger.standings[member.index].is_returning
+        return argument < ledger.height or suspended or member.status is MemberStatus.BANNED
+    return refuse_operation(ledger, operation) is not None

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from consensus.blocks import ballot_is_well_formed, build_block, ready_power, refuse_block
+from consensus.blocks import ballot_is_well_formed, ballots_of, build_block, ready_power, refuse_block
 from consensus.catchup import CatchUp
 from consensus.events import (
+    Accusation,
     Applied,
     BlockReceived,
     Decide,
@@ -26,7 +27,6 @@ from consensus.events import (
     DeltaMeasured,
     Diverged,
     Effect,
-    Equivocation,
     Fetch,
     HeadAnnounced,
     Input,
@@ -66,11 +66,13 @@ from consensus.messages import (
     block_id,
     certificate_holds,
     observer_ballot,
+    operation_holds,
 )
 from consensus.pacemaker import Pacemaker, Timing
 from consensus.pool import OperationPool, operation_subject
 from consensus.types import NIL, NO_VIEW, MemberStatus
 from consensus.votebook import VoteBook
+from consensus.watch import Watch
 
 BLOCKS_KEPT = 16
 """Blocks of the running height: those of SETs, plus fetched ones that certificates name."""
@@ -117,6 +119,7 @@ class Replica:
         self._certified: dict[int, bytes] = {}
         self._previous = VoteBook(ledger.roster)
         self._previous_view = 0
+        self._watch = self._previous_watch = Watch()
         self._early: dict[bytes, tuple[int, dict[MessageKind, Vote]]] = {}
         self._reset(ledger)
         if restored is not None:
@@ -141,8 +144,9 @@ class Replica:
         self._wanted: dict[bytes, tuple[bytes, ...]] = {}
         self._timers: set[TimerKind] = set()
         self._fired: set[TimerKind] = set()
+        self._proven: dict[int, PrepareCert] = {}
         self._answered: set[bytes] = set()
-        self._accused: set[bytes] = set()
+        self._watch = Watch()
         self._resend_armed = False
 
     def _restore(self, restored: Restored) -> None:
@@ -197,7 +201,8 @@ class Replica:
             "previous_votes": len(self._previous),
             "early_votes": sum(len(kept) for _view, kept in self._early.values()),
             "blocks": len(self.blocks),
-            "certificates": len(self._certificates),
+            "certificates": len(self._certificates) + len(self._proven),
+            "statements": len(self._watch) + len(self._previous_watch),
             "operations": len(self.pool),
         }
 
@@ -228,7 +233,9 @@ class Replica:
                 if round_ >= self.ledger.round and (self.opinion is None or round_ >= self.opinion.round):
                     self.opinion = event
             case OperationReceived(operation=operation, own=own):
-                if self.pool.add(operation, self.ledger, own=own):
+                is_bare = operation.evidence is None and operation.invitation is None
+                holds = own or is_bare or operation_holds(self._crypto, operation)
+                if holds and self.pool.add(operation, self.ledger, own=own):
                     subject = operation_subject(operation)
                     timer = Timer(kind=TimerKind.OPERATION, height=0, subject=subject)
                     self._effects.append(SetTimer(timer=timer, delay_ms=self.pacemaker.timing.operation_delay_ms))
@@ -271,9 +278,7 @@ class Replica:
             if not self._is_admissible(message):
                 return False
             recorded, _conflict = self.book.add(message, current_view=self.view)
-        elif stored != message and message.signer not in self._accused:
-            self._accused.add(message.signer)
-            self._effects.append(Equivocation(first=stored, second=message))
+        self._compare(self._watch, message)
         if message.view < self.view and message.signer != self.key and message.signer not in self._answered:
             self._answered.add(message.signer)
             self._effects.extend(Send(message=proof, to=message.signer) for proof in self.entry)
@@ -283,6 +288,7 @@ class Replica:
     def _on_late(self, message: Vote) -> None:
         """A message of a decided height: if it is said twice, its sender is stuck there."""
         if message.height == self.height - 1:
+            self._compare(self._previous_watch, message)
             recorded, _conflict = self._previous.add(_without_attachment(message), current_view=self._previous_view)
             if recorded:
                 return
@@ -290,6 +296,13 @@ class Replica:
             self._answered.add(message.signer)
             self._effects.append(ServeDecision(height=message.height, to=message.signer))
             self._arm_window()
+
+    def _compare(self, watch: Watch, *messages: Vote) -> None:
+        """With what their signers said before, wherever that was read. All of them are verified."""
+        for message in messages:
+            proof = watch.heard(message) if message.signer != self.key else None
+            if proof is not None:
+                self._effects.append(Accusation(evidence=proof))
 
     def _on_early(self, message: Vote) -> None:
         if self._catchup.heard(message.signer, message.height - 1, self.height, is_member=True):
@@ -359,15 +372,34 @@ class Replica:
             return False
         if certificate.view != view or certificate.block_id != block:
             return False
-        if self._certificates.get(view) == certificate:
+        if self._certificates.get(view) == certificate or self._proven.get(view) == certificate:
             return True
         if not certificate_holds(self._crypto, certificate, self.roster):
             return False
+        self._compare(self._watch, *certificate.messages(self.roster) or ())
+        self._remember(certificate)
         if view > self.valid_view:
             self._certificates.setdefault(view, certificate)
             if len(self._certificates) > CERTIFICATES_KEPT:
                 del self._certificates[min(self._certificates)]
         return True
+
+    def _remember(self, certificate: PrepareCert) -> None:
+        """As one that may stand behind the decision of this height; of the oldest views when there are many."""
+        if len(self._proven) < CERTIFICATES_KEPT or certificate.view in self._proven:
+            self._proven.setdefault(certificate.view, certificate)
+
+    def _behind(self, certificate: CommitCert) -> tuple[PrepareCert, ...]:
+        """The PrepareCerts that led to a decision, newest first, as far as they are known here."""
+        found: list[PrepareCert] = []
+        view = certificate.view
+        while view != NO_VIEW:
+            proof = self._group(view) or self._proven.get(view)
+            if proof is None or proof.block_id != certificate.block_id:
+                break
+            found.append(proof)
+            view = proof.valid_view
+        return tuple(found)
 
     def _on_applied(self, height: int, state_hash: bytes) -> None:
         certified = self._certified.pop(height, None)
@@ -393,6 +425,7 @@ class Replica:
             return
         if not certificate_holds(self._crypto, certificate, self.roster):
             return
+        self._compare(self._watch, *certificate.messages(self.roster) or ())
         self._catchup.served()
         if self._decide(block, certificate) and self._catchup.ahead(self.height):
             self._arm_catchup(1)
@@ -512,13 +545,16 @@ class Replica:
         if after is None:
             self._diverge(before.height, self.state_hash or b"", block.header.state_hash)
             return False
-        self._effects.append(Decide(block=block, certificate=certificate, before=before, ledger=after))
+        prepares = self._behind(certificate)
+        self._effects.append(
+            Decide(block=block, certificate=certificate, before=before, ledger=after, prepares=prepares)
+        )
         if self.state_hash is None:
             self._certified[before.height] = block.header.state_hash
         elif self.state_hash != block.header.state_hash:
             self._diverge(before.height, self.state_hash, block.header.state_hash)
         self.state_hash = None
-        self._previous, self._previous_view = self.book, self.view
+        self._previous, self._previous_view, self._previous_watch = self.book, self.view, self._watch
         early, self._early = self._early, {}
         self._reset(after)
         self.pool.settle(after)
@@ -561,6 +597,7 @@ class Replica:
         if best is None:
             return False
         self.valid_view, self.valid_id, self.valid_certificate = best.view, best.block_id, best
+        self._remember(best)
         self._certificates = {view: known for view, known in self._certificates.items() if view > best.view}
         if best.block_id not in self.blocks:
             self._want(best.block_id, self._signers(best))
@@ -742,6 +779,8 @@ class Replica:
         if name not in self._validity:
             refusal = refuse_block(block, ledger=self.ledger, crypto=self._crypto)
             self._validity[name] = refusal is None
+            if refusal is None:
+                self._compare(self._watch, *ballots_of(block, self.ledger) or ())
         return self._validity[name] and self.state_hash in (None, block.header.state_hash)
 
     def _prepare(self, name: bytes, valid_view: int) -> None:

@@ -133,6 +133,7 @@ class Kind(IntEnum):
     GET_BLOCK = 11
     BLOCK = 12
     CHECKPOINT = 13
+    INVITATION = 14
 
 
 CONSENSUS_KINDS = frozenset({Kind.GRAD, Kind.VERDICT, Kind.BALLOT, Kind.SET, Kind.PREPARE, Kind.COMMIT})

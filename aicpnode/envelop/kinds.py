@@ -7,19 +7,25 @@ encoded apart from the signed part, since they are bound by id (consensus specif
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TypedDict, cast
 
 from aicpnode.envelop.codec import Envelop, Kind, Packable, Value, pack, unpack
 from aicpnode.errors import MalformedError
+from consensus.changes import is_well_formed
+from consensus.evidence import Evidence, Grad, SignedContent
 from consensus.messages import (
     Ballot,
     BallotEntry,
     BallotRecord,
     Block,
     Body,
+    Change,
+    ChangeKind,
     Commit,
     CommitCert,
     Header,
+    Invitation,
+    MessageKind,
     ObserverRecord,
     Operation,
     OperationKind,
@@ -39,6 +45,7 @@ COUNTER_MAX = (1 << 63) - 1
 VIEW_MAX = (1 << 31) - 1
 OPERATION_SIGNATURE_HEIGHT = 0
 JOIN_NONCE_BYTES = 16
+JOIN_ARGUMENTS = 2
 DECISIONS_PER_REPLY_MAX = 64
 
 VOTE_KINDS = (Kind.BALLOT, Kind.SET, Kind.PREPARE, Kind.COMMIT)
@@ -92,8 +99,8 @@ def _pointer(value: Value, what: str) -> int:
 # ---- messages
 
 
-def vote_envelop(message: Vote, network_id: bytes) -> Envelop:
-    """The Envelop that ``message`` is; its signature (b"" while unsigned) covers exactly this."""
+def vote_envelop(message: SignedContent, network_id: bytes) -> Envelop:
+    """The Envelop that a vote or GRAD is; its signature (b"" while unsigned) covers exactly this."""
     return Envelop(
         network_id=network_id,
         kind=Kind(int(message.kind)),
@@ -114,6 +121,38 @@ def operation_envelop(operation: Operation, network_id: bytes) -> Envelop:
         height=OPERATION_SIGNATURE_HEIGHT,
         body=cast(Value, operation.fields()),
         signature=operation.signature,
+    )
+
+
+def invitation_envelop(invitation: Invitation, network_id: bytes) -> Envelop:
+    """An invitation belongs to no height and has no order."""
+    return Envelop(
+        network_id=network_id,
+        kind=Kind.INVITATION,
+        sender=invitation.signer,
+        height=OPERATION_SIGNATURE_HEIGHT,
+        body=cast(Value, invitation.fields()),
+        signature=invitation.signature,
+    )
+
+
+def parse_invitation(envelop: Envelop) -> Invitation:
+    """The invitation in ``envelop``. MalformedError if it is anything else."""
+    if envelop.kind is not Kind.INVITATION or envelop.height != OPERATION_SIGNATURE_HEIGHT or envelop.route is not None:
+        raise MalformedError("not an invitation")
+    (guest,) = _array(envelop.body, 1, "invitation")
+    return Invitation(guest=_bytes(guest, KEY_BYTES, "guest"), signer=envelop.sender, signature=envelop.signature)
+
+
+def parse_grad(envelop: Envelop) -> Grad:
+    """The commitment in a GRAD, as evidence names it. MalformedError on wrong types or ranges."""
+    digest, size = _array(envelop.body, 2, "GRAD")
+    return Grad(
+        height=envelop.height,
+        digest=_bytes(digest, HASH_BYTES, "digest"),
+        size=_integer(size, 0, COUNTER_MAX, "size"),
+        signer=envelop.sender,
+        signature=envelop.signature,
     )
 
 
@@ -217,11 +256,10 @@ def parse_operation(envelop: Envelop, attachment: bytes = b"") -> Operation:
     if not isinstance(body, tuple) or not body:
         raise MalformedError("an operation is an array that starts with its kind")
     return Operation(
-        kind=_operation_kind(body[0]),
         signer=envelop.sender,
         sequence=_integer(envelop.seq, 1, COUNTER_MAX, "sequence"),
-        arguments=_arguments(_operation_kind(body[0]), body[1:]),
         signature=envelop.signature,
+        **_operation_fields(body, envelop.sender),
     )
 
 
@@ -230,14 +268,90 @@ def _operation_kind(value: Value) -> OperationKind:
     return OperationKind(number)
 
 
+class _OperationFields(TypedDict):
+    kind: OperationKind
+    arguments: tuple[int | bytes | str, ...]
+    invitation: Invitation | None
+    evidence: Evidence | None
+
+
+def _operation_fields(values: tuple[Value, ...], signer: bytes) -> _OperationFields:
+    """Kind, arguments and enclosures of an operation whose fields are ``values``."""
+    kind, rest = _operation_kind(values[0]), values[1:]
+    invitation, proof = None, None
+    if kind is OperationKind.JOIN and len(rest) > JOIN_ARGUMENTS:
+        *rest_list, enclosed = rest
+        rest, invitation = tuple(rest_list), _enclosed_invitation(enclosed, signer)
+    if kind is OperationKind.EVIDENCE:
+        (enclosed,) = _array(rest, 1, "EVIDENCE")
+        rest, proof = (), _parse_evidence(enclosed)
+    return {"kind": kind, "arguments": _arguments(kind, rest), "invitation": invitation, "evidence": proof}
+
+
 def _arguments(kind: OperationKind, values: tuple[Value, ...]) -> tuple[int | bytes | str, ...]:
-    if kind is OperationKind.JOIN:
-        nonce, name = _array(values, 2, "JOIN")
-        if type(name) is not str or len(name) > MEMBER_NAME_CHARS_MAX or not name.isprintable():
-            raise MalformedError(f"JOIN: a printable name of at most {MEMBER_NAME_CHARS_MAX} characters was expected")
-        return (_bytes(nonce, JOIN_NONCE_BYTES, "nonce"), name)
+    match kind:
+        case OperationKind.JOIN:
+            nonce, name = _array(values, JOIN_ARGUMENTS, "JOIN")
+            if type(name) is not str or len(name) > MEMBER_NAME_CHARS_MAX or not name.isprintable():
+                raise MalformedError(
+                    f"JOIN: a printable name of at most {MEMBER_NAME_CHARS_MAX} characters was expected"
+                )
+            return (_bytes(nonce, JOIN_NONCE_BYTES, "nonce"), name)
+        case OperationKind.LEAVE | OperationKind.REJOIN | OperationKind.EVIDENCE:
+            _array(values, 0, kind.name)
+            return ()
+        case OperationKind.ENDORSE:
+            return _parse_change(values).content()
     (argument,) = _array(values, 1, kind.name)
     return (_integer(argument, 0, COUNTER_MAX, kind.name),)
+
+
+def _parse_change(values: tuple[Value, ...]) -> Change:
+    kind, key, number, text = _array(values, 4, "ENDORSE")
+    if type(key) is not bytes or type(text) is not str:
+        raise MalformedError("ENDORSE: a kind, a key, a number and a text were expected")
+    change = Change(
+        kind=ChangeKind(_integer(kind, min(ChangeKind), max(ChangeKind), "change")),
+        key=key,
+        number=_integer(number, 0, COUNTER_MAX, "number"),
+        text=text,
+    )
+    if not is_well_formed(change):
+        raise MalformedError(f"ENDORSE: not a {change.kind.name} within its limits")
+    return change
+
+
+def _enclosed_invitation(value: Value, guest: bytes) -> Invitation:
+    """An invitation says nothing of its guest: it is the one who shows it."""
+    sponsor, signature = _array(value, 2, "invitation")
+    return Invitation(
+        guest=guest,
+        signer=_bytes(sponsor, KEY_BYTES, "sponsor"),
+        signature=_bytes(signature, SIGNATURE_BYTES, "signature"),
+    )
+
+
+def _parse_evidence(value: Value) -> Evidence:
+    accused, first, second = _array(value, 3, "evidence")
+    key = _bytes(accused, KEY_BYTES, "accused")
+    return Evidence(first=_parse_statement(first, key), second=_parse_statement(second, key))
+
+
+def _parse_statement(value: Value, signer: bytes) -> SignedContent:
+    """One of two contradicting messages: without its attachment."""
+    kind, height, fields, signature = _array(value, 4, "statement")
+    number = _integer(kind, min(MessageKind), max(MessageKind), "kind")
+    if number not in set(MessageKind):
+        raise MalformedError("a statement is a vote or a GRAD")
+    envelop = Envelop(
+        network_id=bytes(HASH_BYTES),  # of no weight here: the signature is verified under the run's own
+        kind=Kind(number),
+        sender=signer,
+        height=_integer(height, 0, COUNTER_MAX, "height"),
+        body=fields,
+        signature=_bytes(signature, SIGNATURE_BYTES, "signature"),
+    )
+    return parse_grad(envelop) if envelop.kind is Kind.GRAD else parse_vote(envelop, b"")
 
 
 # ---- certificates
@@ -401,11 +515,10 @@ def _operation_content(operation: Operation) -> tuple[object, ...]:
 def _parse_block_operation(value: Value) -> Operation:
     if not isinstance(value, tuple) or len(value) < 4:
         raise MalformedError("an operation in a block has signer, sequence, signature and kind")
-    kind = _operation_kind(value[3])
+    signer = _bytes(value[0], KEY_BYTES, "signer")
     return Operation(
-        kind=kind,
-        signer=_bytes(value[0], KEY_BYTES, "signer"),
+        signer=signer,
         sequence=_integer(value[1], 1, COUNTER_MAX, "sequence"),
-        arguments=_arguments(kind, value[4:]),
         signature=_bytes(value[2], SIGNATURE_BYTES, "signature"),
+        **_operation_fields(value[3:], signer),
     )

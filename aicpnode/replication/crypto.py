@@ -8,9 +8,10 @@ from typing import cast
 
 from aicpnode.envelop import signing
 from aicpnode.envelop.codec import Envelop, Packable, content_id
-from aicpnode.envelop.kinds import operation_envelop, vote_envelop
+from aicpnode.envelop.kinds import invitation_envelop, operation_envelop, vote_envelop
 from aicpnode.identity import Identity
-from consensus.messages import Ballot, Commit, Operation, Prepare, SetMessage, Vote, VoteT
+from consensus.evidence import Grad
+from consensus.messages import Ballot, Commit, Invitation, Operation, Prepare, SetMessage, Vote, VoteT
 
 VERIFIED_MAX = 8192
 """Signatures remembered as good: most of what a certificate holds has been received before."""
@@ -55,12 +56,20 @@ class MemberCrypto:
         """The network has verified this one already."""
         self._note(envelop)
 
-    def verify(self, message: Ballot | SetMessage | Prepare | Commit | Operation) -> bool:
-        envelop = (
-            operation_envelop(message, self._network_id)
-            if isinstance(message, Operation)
-            else vote_envelop(message, self._network_id)
-        )
+    def invite(self, guest: bytes) -> Invitation:
+        """This member's word that ``guest`` may join."""
+        invitation = Invitation(guest=guest, signer=self._identity.key)
+        envelop = signing.seal(self._identity, invitation_envelop(invitation, self._network_id))
+        return replace(invitation, signature=envelop.signature)
+
+    def verify(self, message: Ballot | SetMessage | Prepare | Commit | Grad | Operation | Invitation) -> bool:
+        match message:
+            case Operation():
+                envelop = operation_envelop(message, self._network_id)
+            case Invitation():
+                envelop = invitation_envelop(message, self._network_id)
+            case _:
+                envelop = vote_envelop(message, self._network_id)
         if (envelop.identity, envelop.signature) in self._verified:
             return True
         self.verifications += 1

@@ -17,11 +17,12 @@ from typing import cast
 import trio
 
 from aicpnode.envelop import signing
-from aicpnode.envelop.codec import Envelop, Kind, encode, pack, unpack
+from aicpnode.envelop.codec import Envelop, Kind, pack, unpack
 from aicpnode.envelop.kinds import (
     VOTE_KINDS,
     decode_block,
     operation_envelop,
+    parse_grad,
     parse_operation,
     parse_vote,
     vote_attachment,
@@ -37,18 +38,19 @@ from aicpnode.replication.applier import Applier
 from aicpnode.replication.crypto import MemberCrypto
 from aicpnode.replication.exchange import DecisionExchange
 from aicpnode.replication.inbox import Inbox
-from aicpnode.replication.intent import Intent, Wish, wanted
+from aicpnode.replication.intent import Applicant, Intent, Wish, wanted
 from aicpnode.replication.ledger import DURABLE, DecidedBlock, LedgerStore
 from aicpnode.replication.recovery import SAFE_ROUNDS, Amnesia
 from aicpnode.replication.transport import Transport
 from aicpnode.storage.database import Database
+from consensus import evidence as evidence_rules
 from consensus.events import (
+    Accusation,
     Applied,
     Decide,
     DeltaMeasured,
     Diverged,
     Effect,
-    Equivocation,
     Fetch,
     HeadAnnounced,
     OperationReceived,
@@ -61,8 +63,9 @@ from consensus.events import (
     Timer,
     TimerFired,
 )
+from consensus.evidence import Evidence, contradiction
 from consensus.membership import LedgerState
-from consensus.messages import Ballot, Operation, OperationKind, Vote
+from consensus.messages import Ballot, Invitation, Operation, OperationKind, Vote
 from consensus.replica import Replica
 
 BATCH_INPUTS_MAX = 64
@@ -118,14 +121,15 @@ class Driver:
         self._join_nonce = self._random.randbytes(JOIN_NONCE_BYTES)
         self._changed = trio.Event()
         self.equivocations = 0
-        self.accused = {key for key, _first, _second in database.evidence()}
-        """Who signed two contents in one slot, as far as this node has the proof."""
-        self._evidence: deque[tuple[bytes, bytes, bytes]] = deque(maxlen=EVIDENCE_QUEUED_MAX)
+        self._proofs = self._store.evidence()
+        self._unsaved_proofs: deque[Evidence] = deque(maxlen=EVIDENCE_QUEUED_MAX)
         self.messages_sent = 0
         self.proposing_from: int | None = 0
         self.can_train: bool | None = None if trains else False
         """None until a node that trains has what it needs: only then does it ask the ledger to be waited for."""
         self.amnesia: Amnesia | None = None
+        self.invitation: Invitation | None = None
+        """Shown in this node's JOIN; needed where members are invited."""
         self.replica = self._load()
         self._exchange = DecisionExchange(
             identity=identity,
@@ -204,6 +208,11 @@ class Driver:
         return self.replica.is_behind or not self.is_applied
 
     @property
+    def accused(self) -> frozenset[bytes]:
+        """Who broke the rules, as far as this node has the proof."""
+        return frozenset(self._proofs)
+
+    @property
     def dropped_inputs(self) -> int:
         """Messages of peers that exceeded their share and were dropped: they are sent again."""
         return self._inbox.dropped
@@ -240,14 +249,27 @@ class Driver:
         await trio.to_thread.run_sync(self._database.set_meta, INTENT_META, intent.encode())
         self.intent = intent
 
-    def submit(self, kind: OperationKind, *arguments: int | bytes | str) -> Operation:
+    def submit(
+        self,
+        kind: OperationKind,
+        *arguments: int | bytes | str,
+        evidence: Evidence | None = None,
+        invitation: Invitation | None = None,
+    ) -> Operation:
         """Sign an operation and send it around until it is in the ledger."""
         standing = self.ledger.standing(self._identity.key)
         used = 0 if standing is None else standing.sequence
         # Wall time keeps sequences rising over restarts; the ledger's own count keeps them rising when it is wrong.
         self._sequence = max(self._sequence + 1, used + 1, int(time.time() * 1000))
         operation = self._crypto.sign_operation(
-            Operation(kind=kind, signer=self._identity.key, sequence=self._sequence, arguments=arguments)
+            Operation(
+                kind=kind,
+                signer=self._identity.key,
+                sequence=self._sequence,
+                arguments=arguments,
+                evidence=evidence,
+                invitation=invitation,
+            )
         )
         # What others cannot read, this node could not read back from its own ledger either: it must never be decided.
         assert parse_operation(operation_envelop(operation, self._agreement.network_id)) == operation
@@ -260,11 +282,9 @@ class Driver:
 
     def note_equivocation(self, first: Envelop, second: Envelop) -> None:
         """Two GRADs of one author for one round: kept as evidence by whoever holds them; here counted and said."""
-        self.equivocations += 1
-        self.accused.add(first.sender)
-        self._notice("warning", f"{self._member_name(first.sender)} committed to two proposals in round {first.height}")
-        self._evidence.append((first.sender, encode(first), encode(second)))
-        self._intent_wakeup.set()
+        proof = evidence_rules.evidence(parse_grad(first), parse_grad(second))
+        self._accuse(proof)
+        self._unsaved_proofs.append(proof)
 
     def votes_of(self, height: int) -> list[dict[str, object]]:
         """Who voted what in the decided block of ``height``: for people. Blocks, so call it in a thread."""
@@ -361,17 +381,22 @@ class Driver:
                 self._exchange.serve_later(to, to, height, 1)
             case Decide():
                 self._on_decided(effect)
-            case Equivocation(first=first):
-                self.equivocations += 1
-                self.accused.add(first.signer)
-                text = f"{self._member_name(first.signer)} signed two different {first.kind.name} messages in one slot"
-                self._notice("warning", text)
+            case Accusation(evidence=proof):
+                self._accuse(proof)
             case Diverged(height=height, own=own, certified=certified):
                 self._notice(
                     "error",
                     f"the state of this node at height {height} is {short(own)}, the certified one is "
                     f"{short(certified)}: it signs nothing any more",
                 )
+
+    def _accuse(self, proof: Evidence) -> None:
+        """Bring it before the members, as soon as nothing else is in the way."""
+        self.equivocations += 1
+        self._proofs.setdefault(proof.accused, proof)
+        fault = contradiction(proof.first, proof.second)
+        self._notice("warning", f"{self._member_name(proof.accused)} broke the rules: {fault}")
+        self._intent_wakeup.set()
 
     def _notice(self, level: str, text: str) -> None:
         self._events.publish(Notice(level=level, text=text))
@@ -474,8 +499,8 @@ class Driver:
             with trio.move_on_after(INTENT_PERIOD_S):
                 await self._intent_wakeup.wait()
             self._intent_wakeup = trio.Event()
-            while self._evidence:
-                await trio.to_thread.run_sync(self._database.put_evidence, *self._evidence.popleft())
+            while self._unsaved_proofs:
+                await trio.to_thread.run_sync(self._store.put_evidence, self._unsaved_proofs.popleft())
             if self.amnesia is not None:
                 await self._try_to_remember(self.amnesia)
             async with self._deciding_intent:
@@ -483,16 +508,20 @@ class Driver:
                     continue
                 request, intent = wanted(
                     self.intent,
-                    key=self._identity.key,
-                    name=self._name,
-                    nonce=self._join_nonce,
-                    ledger=self.ledger,
-                    trains=self.can_train,
+                    Applicant(
+                        key=self._identity.key,
+                        name=self._name,
+                        nonce=self._join_nonce,
+                        trains=self.can_train,
+                        invitation=self.invitation,
+                    ),
+                    self.ledger,
+                    [proof for key, proof in self._proofs.items() if not self.replica.pool.accuses(key)],
                 )
                 if intent != self.intent:
                     await self._keep_intent(intent)
             if request is not None:
-                self.submit(request.kind, *request.arguments)
+                self.submit(request.kind, *request.arguments, evidence=request.evidence, invitation=request.invitation)
 
     async def _try_to_remember(self, amnesia: Amnesia) -> None:
         """Once enough verified heads are known, settle durably from which height on this member signs again."""

@@ -1,6 +1,7 @@
 """What this node wants of the ledger, and the operations that bring it about. Pure.
 
-The owner's wish is one of three: follow the run (contribute while others do who decided so themselves), on, or off.
+The owner's wish is one of four: follow the run (contribute while others do who decided so themselves), on, off, or
+leave, which also keeps a former member from joining again.
 A follower remembers whom it followed and stops when all of those have stopped, so that one ``stop`` ends what one
 ``train`` began, while nobody is stopped who wanted to train on its own account. Whoever still contributes at that
 moment may be a follower too, about to stop: it is followed again only once it has been seen to stop. Otherwise
@@ -9,13 +10,16 @@ followers would take turns in following each other.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
 from aicpnode.envelop.codec import Value, pack, unpack
+from consensus.evidence import Evidence
 from consensus.membership import LedgerState, may_join_again
-from consensus.messages import OperationKind
-from consensus.types import MemberStatus
+from consensus.messages import Invitation, OperationKind
+from consensus.operations import PRESENT_AFTER_ROUNDS
+from consensus.types import Member, MemberStatus
 
 WITHOUT_END = (1 << 62) - 1
 """``until_round`` of a contribution without a last round."""
@@ -25,6 +29,8 @@ class Wish(IntEnum):
     OFF = 0
     ON = 1
     FOLLOW = 2
+    LEAVE = 3
+    """To be no member at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +65,14 @@ class Request:
     """An operation to sign and submit."""
 
     kind: OperationKind
-    arguments: tuple[int | bytes | str, ...]
+    arguments: tuple[int | bytes | str, ...] = ()
+    evidence: Evidence | None = None
+    invitation: Invitation | None = None
 
 
 def contribution_wanted(intent: Intent, key: bytes, ledger: LedgerState) -> tuple[int, Intent]:
     """(the ``until_round`` that this node wants in the ledger, its intent from now on)."""
-    if intent.wish is Wish.OFF:
+    if intent.wish in (Wish.OFF, Wish.LEAVE):
         return 0, intent
     if intent.wish is Wish.ON:
         return intent.until_round if intent.until_round > ledger.round else 0, intent
@@ -86,25 +94,64 @@ def _latest_end(keys: tuple[bytes, ...], ledger: LedgerState) -> int:
     return max(standing.until_round for standing in standings if standing is not None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applicant:
+    """What a node brings along when it asks for anything. ``nonce`` and ``name`` stand in its JOIN; ``trains`` is
+    whether it can train, None while it is still getting ready, which changes nothing in the ledger."""
+
+    key: bytes
+    name: str
+    nonce: bytes
+    trains: bool | None
+    invitation: Invitation | None = None
+
+
 def wanted(
-    intent: Intent, *, key: bytes, name: str, nonce: bytes, ledger: LedgerState, trains: bool | None
+    intent: Intent, me: Applicant, ledger: LedgerState, accusations: Iterable[Evidence] = ()
 ) -> tuple[Request | None, Intent]:
     """The next operation that brings the ledger nearer to the wish (None: it is there), and the intent from now on.
 
-    ``trains``: whether this node can train; None while it is still getting ready, which changes nothing in the ledger.
+    ``accusations`` are proofs that this node holds and nobody has brought forward yet.
     """
-    member = ledger.roster.by_key(key)
+    member = ledger.roster.by_key(me.key)
+    if intent.wish is Wish.LEAVE:
+        return _wanted_to_leave(member, ledger), intent
     if member is None or may_join_again(member):
-        return Request(kind=OperationKind.JOIN, arguments=(nonce, name)), intent
-    if member.status not in (MemberStatus.ACTIVE, MemberStatus.PROBATION):
-        return None, intent
+        request = Request(kind=OperationKind.JOIN, arguments=(me.nonce, me.name), invitation=me.invitation)
+        return request, intent
     standing = ledger.standings[member.index]
-    until_round = now = standing.until_round if ledger.contributes(key) else 0
-    if trains is not None:
-        until_round, intent = contribution_wanted(intent, key, ledger) if trains else (0, intent)
+    if member.status is MemberStatus.SUSPENDED:
+        if not standing.is_returning:
+            return Request(kind=OperationKind.REJOIN), intent
+        return _presence(ledger), intent
+    if member.status is MemberStatus.BANNED:
+        return None, intent
+    for proof in accusations:
+        request = Request(kind=OperationKind.EVIDENCE, evidence=proof)
+        accused = ledger.roster.by_key(proof.accused)
+        if accused is not None and accused.status is not MemberStatus.BANNED:
+            return request, intent
+    until_round = now = standing.until_round if ledger.contributes(me.key) else 0
+    if me.trains is not None and not ledger.is_stopped:
+        until_round, intent = contribution_wanted(intent, me.key, ledger) if me.trains else (0, intent)
     if until_round != now:
         return Request(kind=OperationKind.CONTRIBUTE, arguments=(until_round,)), intent
-    if member.status is MemberStatus.PROBATION and not ledger.contributors():
-        # Nobody trains, so no block would ever show that this member follows: its presence asks for one.
+    if member.status is MemberStatus.PROBATION:
+        return _presence(ledger), intent
+    if ledger.round - standing.seen_round >= PRESENT_AFTER_ROUNDS:
         return Request(kind=OperationKind.PRESENT, arguments=(ledger.height,)), intent
     return None, intent
+
+
+def _presence(ledger: LedgerState) -> Request | None:
+    """While nobody trains no block would ever show that this member follows: its presence asks for one."""
+    if ledger.contributors():
+        return None
+    return Request(kind=OperationKind.PRESENT, arguments=(ledger.height,))
+
+
+def _wanted_to_leave(member: Member | None, ledger: LedgerState) -> Request | None:
+    if member is None or may_join_again(member) or member.status is MemberStatus.BANNED:
+        return None
+    alone = ledger.roster.power(member.key) == ledger.roster.total_power
+    return None if alone else Request(kind=OperationKind.LEAVE)

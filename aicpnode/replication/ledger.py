@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from aicpnode.envelop.codec import Packable, Value, content_id, decode, encode, pack, unpack
+from aicpnode.envelop.codec import Kind, Packable, Value, content_id, decode, encode, pack, unpack
 from aicpnode.envelop.kinds import (
     decode_block,
     decode_commit_certificate,
@@ -14,12 +14,14 @@ from aicpnode.envelop.kinds import (
     encode_block,
     encode_commit_certificate,
     encode_prepare_certificate,
+    parse_grad,
     parse_vote,
     vote_attachment,
     vote_envelop,
 )
 from aicpnode.storage.database import Database
-from consensus.events import Decide, Effect, Equivocation, PersistBlock, PersistSafety, PersistVote, Safety, Step
+from consensus.events import Accusation, Decide, Effect, PersistBlock, PersistSafety, PersistVote, Safety, Step
+from consensus.evidence import Decision, Evidence, SignedContent
 from consensus.membership import LedgerState, apply_block
 from consensus.messages import Block, Vote
 from consensus.replica import Restored
@@ -27,7 +29,7 @@ from consensus.replica import Restored
 REPLAY_BATCH_BYTES = 4 << 20
 SAFETY_BYTES_MAX = 64 << 20
 """Of this node's own record: F+1 messages with their attachments prove a view."""
-DURABLE = (PersistVote, PersistSafety, PersistBlock, Decide, Equivocation)
+DURABLE = (PersistVote, PersistSafety, PersistBlock, Decide, Accusation)
 
 
 def state_hash(ledger: LedgerState, *, k: int, bits: int, agreed_root: bytes) -> bytes:
@@ -69,17 +71,18 @@ class LedgerStore:
                         database.put_safety(self._encode_safety(safety))
                     case PersistBlock(block_id=name, block=block):
                         database.put_block(block.height, name, encode_block(block))
-                    case Decide(block=block, certificate=certificate, ledger=ledger):
+                    case Decide(block=block, certificate=certificate, ledger=ledger, prepares=prepares):
                         database.put_decision(
                             ledger.height,
                             ledger.block_id,
                             encode_block(block),
                             encode_commit_certificate(certificate),
+                            pack(tuple(encode_prepare_certificate(proof) for proof in prepares)) if prepares else b"",
                         )
                         database.prune_votes(ledger.height)
                         database.prune_blocks(ledger.height + 1)
-                    case Equivocation(first=first, second=second):
-                        database.put_evidence(first.signer, self.vote_bytes(first), self.vote_bytes(second))
+                    case Accusation(evidence=proof):
+                        self.put_evidence(proof)
 
     def replay(self, genesis: LedgerState, from_height: int) -> Iterator[DecidedBlock]:
         """Decided blocks above ``from_height``, in order, with their ledger states, derived from the genesis."""
@@ -119,6 +122,31 @@ class LedgerStore:
             blocks=tuple(decode_block(raw_block) for raw_block in self._database.blocks(height)),
         )
 
+    def put_evidence(self, proof: Evidence) -> None:
+        """The first proof against a member stays."""
+        first, second = (encode(vote_envelop(m, self._network_id)) for m in (proof.first, proof.second))
+        self._database.put_evidence(proof.accused, first, second)
+
+    def evidence(self) -> dict[bytes, Evidence]:
+        """All proofs on disk, by the key they convict."""
+        return {
+            key: Evidence(first=_statement(first), second=_statement(second))
+            for key, first, second in self._database.evidence()
+        }
+
+    def decision(self, height: int) -> Decision | None:
+        """What this node can prove of the block of ``height``."""
+        found = self._database.decision(height)
+        if found is None:
+            return None
+        raw = self._database.prepares(height)
+        proofs = cast("tuple[bytes, ...]", unpack(raw)) if raw else ()
+        return Decision(
+            block=decode_block(found[0]),
+            certificate=decode_commit_certificate(found[1]),
+            prepares=tuple(decode_prepare_certificate(proof) for proof in proofs),
+        )
+
     def vote_bytes(self, vote: Vote) -> bytes:
         return encode(vote_envelop(vote, self._network_id), vote_attachment(vote))
 
@@ -156,3 +184,8 @@ class LedgerStore:
             valid_certificate=None if certificate is None else decode_prepare_certificate(cast(bytes, certificate)),
             entry=tuple(self._vote(vote) for vote in cast("tuple[bytes, ...]", entry)),
         )
+
+
+def _statement(raw: bytes) -> SignedContent:
+    envelop, attachment = decode(raw)
+    return parse_grad(envelop) if envelop.kind is Kind.GRAD else parse_vote(envelop, attachment)

@@ -63,6 +63,8 @@ class Adversary:
         self, sender: SimulatedMember, message: Vote | Operation, receivers: list[SimulatedMember]
     ) -> list[Saying]:
         """What ``sender`` says instead of ``message`` to all of ``receivers``."""
+        if message.signer != sender.key:
+            return [(receiver, message) for receiver in receivers]  # passed on: to change it would be to forge it
         match sender.behaviour:
             case Behaviour.SELECTIVE if isinstance(message, Commit):
                 return [(receiver, message) for receiver in receivers[:1]]

@@ -11,10 +11,12 @@ from aicpnode.simulation.crypto import SimulatedCrypto
 from aicpnode.simulation.member import SimulatedMember, Violation
 from consensus.blocks import ballots_of
 from consensus.events import Decide, Safety
+from consensus.evidence import Evidence
 from consensus.messages import Operation, PrepareCert, Vote, certificate_holds
 from consensus.replica import BLOCKS_KEPT, CERTIFICATES_KEPT, Replica
 from consensus.types import NO_VIEW
 from consensus.votebook import PAST_VIEWS_KEPT
+from consensus.watch import STATEMENTS_PER_MEMBER_MAX
 
 if TYPE_CHECKING:
     from aicpnode.simulation.cluster import Cluster
@@ -83,6 +85,11 @@ class Checks:
         self._empty_in_a_row = 0 if changed else self._empty_in_a_row + 1
         self.empty_in_a_row_max = max(self.empty_in_a_row_max, self._empty_in_a_row)
 
+    def accused(self, member: SimulatedMember, proof: Evidence) -> None:
+        """Invariant 9: nobody that keeps the rules is ever accused."""
+        if self._cluster.members[proof.accused].honest:
+            raise Violation(f"invariant 9: {member.name} accuses an honest member: {proof}")
+
     def safety(self, member: SimulatedMember, safety: Safety) -> None:
         """Invariants 2 and 5 for PrepareCerts, 4 for what reaches the disk: across crashes, it never falls either."""
         before = member.disk.safety
@@ -142,7 +149,8 @@ class Checks:
         roster = len(replica.roster.members)
         limits = {
             "blocks": BLOCKS_KEPT,
-            "certificates": CERTIFICATES_KEPT,
+            "certificates": 2 * CERTIFICATES_KEPT,
+            "statements": 2 * roster * STATEMENTS_PER_MEMBER_MAX,
             "votes": roster * VIEWS_KEPT * 4,
             "previous_votes": roster * VIEWS_KEPT * 4,
             "early_votes": roster * 4,

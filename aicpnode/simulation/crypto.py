@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from aicpnode.envelop.codec import content_id
-from consensus.messages import Ballot, Commit, Operation, Prepare, SetMessage, Vote, VoteT
+from consensus.evidence import Grad
+from consensus.messages import Ballot, Commit, Invitation, Operation, Prepare, SetMessage, Vote, VoteT
 
 SIGNATURES_CACHED = 1 << 14
+Signed = Ballot | SetMessage | Prepare | Commit | Grad | Operation | Invitation
 
 
 def simulated_key(index: int) -> bytes:
@@ -22,10 +24,15 @@ def simulated_key(index: int) -> bytes:
 
 
 @functools.lru_cache(maxsize=SIGNATURES_CACHED)
-def signature_of(message: Ballot | SetMessage | Prepare | Commit | Operation, network_id: bytes) -> bytes:
+def signature_of(message: Signed, network_id: bytes) -> bytes:
     """64 bytes that stand for the signer's signature over network, kind, height and fields."""
-    height = message.sequence if isinstance(message, Operation) else message.height
-    kind = 7 if isinstance(message, Operation) else int(message.kind)
+    match message:
+        case Operation():
+            kind, height = 7, message.sequence
+        case Invitation():
+            kind, height = 14, 0
+        case _:
+            kind, height = int(message.kind), message.height
     content = (network_id, kind, message.signer, height, message.fields())
     return hashlib.sha512(b"signed" + repr(content).encode()).digest()
 
@@ -55,7 +62,7 @@ class SimulatedCrypto:
     def sign_operation(self, operation: Operation) -> Operation:
         return replace(operation, signature=signature_of(operation, self.network_id))
 
-    def verify(self, message: Ballot | SetMessage | Prepare | Commit | Operation) -> bool:
+    def verify(self, message: Signed) -> bool:
         return message.signature == signature_of(message, self.network_id)
 
     def content_id(self, domain: str, content: object) -> bytes:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from aicpnode.replication.intent import Intent, Wish, wanted
+from aicpnode.replication.intent import Applicant, Intent, Wish, wanted
 from aicpnode.simulation.crypto import SimulatedCrypto
 from consensus.events import (
+    Accusation,
     Applied,
     Decide,
     Diverged,
@@ -35,6 +36,7 @@ from consensus.events import (
     Timer,
     TimerFired,
 )
+from consensus.evidence import Evidence
 from consensus.membership import LedgerState
 from consensus.messages import BallotEntry, Block, Operation, Vote
 from consensus.replica import Replica, Restored
@@ -79,6 +81,7 @@ class Disk:
     votes: list[Vote] = field(default_factory=list)
     blocks: dict[bytes, Block] = field(default_factory=dict)
     decisions: list[Decide] = field(default_factory=list)
+    proofs: dict[bytes, Evidence] = field(default_factory=dict)
 
 
 class SimulatedMember:
@@ -183,6 +186,10 @@ class SimulatedMember:
                 self.disk.safety = safety
             case PersistBlock(block_id=name, block=block):
                 self.disk.blocks[name] = block
+            case Accusation(evidence=proof):
+                if self.honest:
+                    self.cluster.checks.accused(self, proof)
+                self.disk.proofs.setdefault(proof.accused, proof)
             case Decide(ledger=ledger):
                 if self.honest:
                     self.cluster.checks.decided(self, effect)
@@ -276,14 +283,22 @@ class SimulatedMember:
         if self.replica.is_behind or self.replica.pool.own():
             return
         request, self.disk.intent = wanted(
-            self.disk.intent, key=self.key, name=self.name, nonce=JOIN_NONCE, ledger=self.ledger, trains=True
+            self.disk.intent,
+            Applicant(key=self.key, name=self.name, nonce=JOIN_NONCE, trains=True),
+            self.ledger,
+            [proof for key, proof in self.disk.proofs.items() if not self.replica.pool.accuses(key)],
         )
         if request is not None:
             standing = self.ledger.standing(self.key)
             used = 0 if standing is None else standing.sequence
             self._sequence = max(self._sequence, used, self.cluster.now_ms) + 1
             operation = Operation(
-                kind=request.kind, signer=self.key, sequence=self._sequence, arguments=request.arguments
+                kind=request.kind,
+                signer=self.key,
+                sequence=self._sequence,
+                arguments=request.arguments,
+                evidence=request.evidence,
+                invitation=request.invitation,
             )
             self.handle(OperationReceived(operation=self.crypto.sign_operation(operation), own=True))
 

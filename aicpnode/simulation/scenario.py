@@ -17,6 +17,7 @@ from consensus.types import CLAMP_FROM_POWER
 
 FOUNDERS = (1, 2, 3, 4, 4, 4, 5, 7)
 LIES = tuple(behaviour for behaviour in Behaviour if behaviour is not Behaviour.HONEST)
+WISHES = (Wish.OFF, Wish.ON, Wish.FOLLOW)
 HEIGHTS = 10
 ROUNDS = 4
 QUIET_AFTER_MS = 20_000
@@ -57,7 +58,7 @@ class Scenario:
         )
         changes = rng.choice((0, 0, 2, 5))
         wishes = tuple(
-            (rng.randint(0, QUIET_AFTER_MS), rng.randrange(count), rng.choice(tuple(Wish))) for _ in range(changes)
+            (rng.randint(0, QUIET_AFTER_MS), rng.randrange(count), rng.choice(WISHES)) for _ in range(changes)
         )
         return cls(seed=seed, founders=tuple(founders), joiners=tuple(joiners), faults=faults, wishes=wishes)
 

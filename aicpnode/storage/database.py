@@ -21,7 +21,7 @@ from aicpnode.storage.connection import Column, Connection
 from aicpnode.storage.faults import DamagedDatabase, SlotConflict
 
 FILE_NAME = "node.sqlite"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 CHECKSUM_BYTES = 8
 MAX_PEERS = 1000
 MAX_ROWS = 10_000
@@ -35,6 +35,7 @@ CREATE TABLE blocks (height INTEGER, block_id BLOB, raw BLOB, checksum BLOB,
                      PRIMARY KEY (height, block_id)) WITHOUT ROWID;
 CREATE TABLE safety (slot INTEGER PRIMARY KEY, raw BLOB, checksum BLOB);
 CREATE TABLE ledger (height INTEGER PRIMARY KEY, block_id BLOB, block BLOB, certificate BLOB, checksum BLOB);
+CREATE TABLE prepares (height INTEGER PRIMARY KEY, raw BLOB, checksum BLOB);
 CREATE TABLE applied (height INTEGER PRIMARY KEY, round INTEGER, state_hash BLOB, model_hash BLOB, snapshot BLOB,
                       checksum BLOB);
 CREATE TABLE proposals (round INTEGER PRIMARY KEY, grad BLOB, package_digest BLOB, residual_digest BLOB, checksum BLOB);
@@ -170,10 +171,13 @@ class Database:
 
     # The ledger.
 
-    def put_decision(self, height: int, block_id: bytes, block: bytes, certificate: bytes) -> None:
+    def put_decision(
+        self, height: int, block_id: bytes, block: bytes, certificate: bytes, prepares: bytes = b""
+    ) -> None:
         """Append a decided block. SlotConflict for another block at a height; AssertionError for a gap.
 
-        Another certificate for the same block is as good as the first, which stays.
+        Another certificate for the same block is as good as the first, which stays. ``prepares`` is what is known of
+        the certificates behind it; empty if nothing is.
         """
         with self.transaction():
             rows = self._rows("ledger", "WHERE height = ?", (height,))
@@ -185,11 +189,18 @@ class Database:
             assert height >= 1, "heights start at 1"
             assert head in (0, height - 1), f"block {height} decided on top of {head}"
             self._insert("ledger", height, block_id, block, certificate)
+            if prepares:
+                self._insert("prepares", height, prepares)
 
     def decision(self, height: int) -> tuple[bytes, bytes] | None:
         """(block, certificate) of a height, or None."""
         rows = self._rows("ledger", "WHERE height = ?", (height,))
         return (rows[0][2], rows[0][3]) if rows else None
+
+    def prepares(self, height: int) -> bytes:
+        """The PrepareCerts that were kept with a decision; empty if there are none."""
+        rows = self._rows("prepares", "WHERE height = ?", (height,))
+        return rows[0][1] if rows else b""
 
     def decisions(self, from_height: int, max_bytes: int) -> list[tuple[int, bytes, bytes]]:
         """(height, block, certificate) from ``from_height`` on, in order, while they fit into ``max_bytes``.

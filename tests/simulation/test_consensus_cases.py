@@ -246,7 +246,7 @@ def test_case_C25_double_proposal_is_evidence_and_no_crash() -> None:
     table = Playbook()
     one, two = table.block(voters=(0, 1, 2)), table.block(voters=(1, 2, 3))
     table.hear(table.fresh(one), table.fresh(two), table.fresh(two))
-    assert [type(effect).__name__ for effect in table.log].count("Equivocation") == 1
+    assert [type(effect).__name__ for effect in table.log].count("Accusation") == 1
 
 
 # ---- C27: the predecessor

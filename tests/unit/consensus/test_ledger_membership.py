@@ -76,7 +76,7 @@ def trained(state: LedgerState, *included: int) -> Body:
         (join(0), "already a member"),
         (contribute(9, 5), "not a member"),
         (operation(9, OperationKind.PRESENT, 0), "not a member"),
-        (operation(0, OperationKind.PRESENT, 0), "only members on probation"),
+        (operation(0, OperationKind.PRESENT, 0), "not asked for"),
         (operation(4, OperationKind.PRESENT, 1), "another height"),
         (replace(join(9), sequence=0), "starts at 1"),
         (contribute(0, 5, sequence=0), "already used"),

@@ -10,10 +10,10 @@ import pytest
 from aicpnode.simulation.crypto import simulated_key
 from aicpnode.simulation.playbook import Playbook, founders, of_kind, said
 from consensus.events import (
+    Accusation,
     Decide,
     DecisionReceived,
     Diverged,
-    Equivocation,
     HeadAnnounced,
     Input,
     Received,
@@ -21,6 +21,7 @@ from consensus.events import (
     ServeDecision,
     TimerKind,
 )
+from consensus.evidence import evidence
 from consensus.messages import (
     Ballot,
     BallotEntry,
@@ -217,15 +218,15 @@ def test_duplicates_are_recognised_by_content_and_not_by_signature() -> None:
     table.hear(table.fresh(block), table.prepare(1, 0, name))
     again = replace(table.prepare(1, 0, name), signature=b"another signature of the same signer" + bytes(28))
     effects = table.hear(again, again)
-    assert not said(effects, Commit) and not of_kind(effects, Equivocation)
+    assert not said(effects, Commit) and not of_kind(effects, Accusation)
 
 
 def test_conflicting_second_vote_is_evidence_and_never_overwrites() -> None:
     table = Playbook()
     first, second = table.commit(1, 0, X), table.commit(1, 0, NIL)
     table.hear(first)
-    (evidence,) = of_kind(table.hear(second), Equivocation)
-    assert (evidence.first, evidence.second) == (first, second)
+    (accusation,) = of_kind(table.hear(second), Accusation)
+    assert accusation.evidence == evidence(first, second)
     assert table.replica.book.commits(0) == [first]
 
 
@@ -233,7 +234,7 @@ def test_one_pair_of_evidence_a_signer_and_height_is_enough() -> None:
     table = Playbook()
     table.hear(table.commit(1, 0, X))
     effects = table.hear(*(table.commit(1, 0, bytes([n]) * 32) for n in range(50)))
-    assert len(of_kind(effects, Equivocation)) == 1
+    assert len(of_kind(effects, Accusation)) == 1
 
 
 def test_message_of_another_height_is_not_replayed_into_this_one() -> None:

@@ -214,7 +214,7 @@ def pack_like(block: Block) -> tuple[int | bytes, ...]:
     )
 
 
-GOLDEN_BLOCK_ID = "c0fefa686004e0adcfa4e76e9dcde0bbffebfb2c8f7792b9e68bb19fdd1fca3e"
+GOLDEN_BLOCK_ID = "a084737ee2a67dc31bdc3bd707b05a66addd3653e94c51e46b854f2e7998d80c"
 GOLDEN_BLOCK_BYTES = "a976c9bb95eb2da59b2c256ba9dcde2f8f2fa2988700dcb6b0f75550c5d22073"
 
 

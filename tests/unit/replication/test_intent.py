@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from aicpnode.replication.intent import WITHOUT_END, Intent, Request, Wish, wanted
+from aicpnode.replication.intent import WITHOUT_END, Applicant, Intent, Request, Wish, wanted
 from aicpnode.simulation.crypto import simulated_key
-from aicpnode.simulation.playbook import founders
+from aicpnode.simulation.playbook import Playbook, founders
+from consensus.evidence import evidence
 from consensus.membership import LedgerState
 from consensus.messages import OperationKind
-from consensus.types import MemberStatus, Roster
+from consensus.operations import PRESENT_AFTER_ROUNDS
+from consensus.types import NIL, MemberStatus
 
 NONCE = b"n" * 16
 
@@ -26,7 +28,7 @@ def contributing(*indices: int, count: int = 4, until_round: int = 50, observers
 
 
 def asked(intent: Intent, ledger: LedgerState, *, me: int = 0, trains: bool = True) -> tuple[Request | None, Intent]:
-    return wanted(intent, key=simulated_key(me), name="me", nonce=NONCE, ledger=ledger, trains=trains)
+    return wanted(intent, Applicant(key=simulated_key(me), name="me", nonce=NONCE, trains=trains), ledger)
 
 
 def contribute(until_round: int) -> Request:
@@ -120,8 +122,44 @@ def test_member_on_probation_shows_its_presence_while_nobody_trains() -> None:
     assert asked(OFF, contributing(0, observers=1), me=4)[0] is None
 
 
-@pytest.mark.parametrize("status", [MemberStatus.SUSPENDED, MemberStatus.BANNED])
-def test_member_without_standing_asks_for_nothing(status: MemberStatus) -> None:
-    ledger = founders(4)
-    members = (replace(ledger.roster.members[0], status=status), *ledger.roster.members[1:])
-    assert asked(ON, replace(ledger, roster=Roster(epoch=1, members=members)))[0] is None
+def with_status(ledger: LedgerState, status: MemberStatus, *, power: int = 1) -> LedgerState:
+    return ledger.with_member(replace(ledger.roster.members[0], status=status, power=power))
+
+
+def test_banned_member_asks_for_nothing() -> None:
+    assert asked(ON, with_status(founders(4), MemberStatus.BANNED, power=0))[0] is None
+
+
+def test_suspended_member_asks_to_come_back_once_and_then_shows_its_presence() -> None:
+    ledger = with_status(founders(4), MemberStatus.SUSPENDED)
+    assert asked(ON, ledger)[0] == Request(kind=OperationKind.REJOIN)
+    returning = ledger.with_standing(0, replace(ledger.standings[0], is_returning=True))
+    assert asked(ON, returning)[0] == Request(kind=OperationKind.PRESENT, arguments=(0,))
+
+
+def test_who_wants_to_leave_leaves_and_stays_away() -> None:
+    leave = Intent(wish=Wish.LEAVE)
+    assert asked(leave, founders(4))[0] == Request(kind=OperationKind.LEAVE)
+    assert asked(leave, founders(1))[0] is None
+    assert asked(leave, with_status(founders(4), MemberStatus.SUSPENDED, power=0))[0] is None
+    assert asked(leave, founders(4), me=9)[0] is None
+
+
+def test_proof_of_a_fault_is_brought_forward_until_its_culprit_is_banned() -> None:
+    table = Playbook()
+    proof = evidence(table.commit(0, 0, NIL), table.commit(0, 0, b"x" * 32))
+    me = Applicant(key=simulated_key(1), name="me", nonce=NONCE, trains=False)
+    assert wanted(OFF, me, founders(4), [proof])[0] == Request(kind=OperationKind.EVIDENCE, evidence=proof)
+    assert wanted(OFF, me, with_status(founders(4), MemberStatus.BANNED, power=0), [proof])[0] is None
+
+
+def test_voter_that_no_block_shows_announces_its_presence() -> None:
+    ledger = contributing(1, until_round=500)
+    ledger = replace(ledger, round=PRESENT_AFTER_ROUNDS)
+    assert asked(OFF, ledger)[0] == Request(kind=OperationKind.PRESENT, arguments=(0,))
+    seen = ledger.with_standing(0, replace(ledger.standings[0], seen_round=1))
+    assert asked(OFF, seen)[0] is None
+
+
+def test_nobody_switches_on_while_the_run_is_stopped() -> None:
+    assert asked(ON, replace(founders(4), is_stopped=True))[0] is None

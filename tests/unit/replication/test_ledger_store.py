@@ -12,7 +12,8 @@ from aicpnode.replication.ledger import LedgerStore, state_hash
 from aicpnode.simulation.playbook import NETWORK_ID, Playbook, founders, of_kind, said
 from aicpnode.storage.database import Database
 from aicpnode.storage.faults import SlotConflict
-from consensus.events import Decide, Effect, Equivocation, PersistVote
+from consensus.events import Accusation, Decide, Effect, PersistVote
+from consensus.evidence import evidence
 from consensus.membership import LedgerState, Standing
 from consensus.messages import BallotEntry, Commit, OperationKind, Prepare, Vote
 from consensus.replica import Replica, Restored
@@ -174,10 +175,13 @@ def test_another_decision_at_a_height_is_refused(database: Database, table: Play
 def test_evidence_is_kept_once_a_signer(database: Database, table: Playbook) -> None:
     store = store_of(database, table)
     pair = (table.commit(1, 0, NIL), table.commit(1, 0, b"x" * 32))
-    store.persist([Equivocation(first=pair[0], second=pair[1])] * 3)
-    ((key, first, second),) = database.evidence()
-    assert key == pair[0].signer
-    assert (store._vote(first), store._vote(second)) == pair
+    proof = evidence(*pair)
+    store.persist([Accusation(evidence=proof)] * 3)
+    assert store.evidence() == {pair[0].signer: proof}
+    assert [m.signature for m in (store.evidence()[proof.accused].first, proof.second)] == [
+        proof.first.signature,
+        proof.second.signature,
+    ]
 
 
 def test_state_hash_depends_on_everything_agreed(table: Playbook) -> None:
