@@ -215,7 +215,7 @@ def pack_like(block: Block) -> tuple[int | bytes, ...]:
 
 
 GOLDEN_BLOCK_ID = "a084737ee2a67dc31bdc3bd707b05a66addd3653e94c51e46b854f2e7998d80c"
-GOLDEN_BLOCK_BYTES = "a976c9bb95eb2da59b2c256ba9dcde2f8f2fa2988700dcb6b0f75550c5d22073"
+GOLDEN_BLOCK_BYTES = "fbed90306f28bc91b44e175a20404c83daddd8e384257c56d09c58b06c1bf81a"
 
 
 def test_network_id_is_inside_what_is_signed(table: Playbook) -> None:
