@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from consensus.messages import Change
-from consensus.types import Member, MemberStatus, Roster
+from consensus.types import Member, MemberStatus, Roster, max_faulty
 
 EXPECTED_WINDOW_ROUNDS = 8
 """A contributor is waited for while it was included, or switched on, within so many training rounds."""
@@ -157,7 +157,7 @@ class LedgerState:
     def may_depart(self, power: int) -> bool:
         """Whether so much power may still leave in this block: at most max(1, F) a block, and never all of it."""
         total = self.roster.total_power
-        limit = max(1, self.roster.faulty_power)
+        limit = max(1, max_faulty(total + self.departed))
         return power == 0 or (power < total and (self.departed == 0 or self.departed + power <= limit))
 
     def content(self) -> tuple[object, ...]:
