@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 from consensus.membership import LedgerState, apply_training, next_state, select_operations
 from consensus.messages import (
@@ -48,14 +49,20 @@ def ballot_is_well_formed(ballot: Ballot, roster: Roster) -> bool:
     """Entries sorted, of authors on the roster, at most two an author and one yes among them."""
     if len(ballot.entries) > ENTRIES_PER_AUTHOR_MAX * len(roster.authors):
         return False
-    keys = [(entry.author_index, entry.digest) for entry in ballot.entries]
-    if keys != sorted(set(keys)):
-        return False
-    for author in {index for index, _digest in keys}:
-        entries = [entry for entry in ballot.entries if entry.author_index == author]
-        if author not in roster.authors or len(entries) > ENTRIES_PER_AUTHOR_MAX:
+    previous = (-1, b"")
+    author, of_author, accepted = -1, 0, 0
+    for entry in ballot.entries:
+        key = (entry.author_index, entry.digest)
+        if key <= previous:
             return False
-        if sum(entry.accepted for entry in entries) > 1:
+        previous = key
+        if entry.author_index != author:
+            author, of_author, accepted = entry.author_index, 0, 0
+            if author not in roster.authors:
+                return False
+        of_author += 1
+        accepted += entry.accepted
+        if of_author > ENTRIES_PER_AUTHOR_MAX or accepted > 1:
             return False
     return (ballot.valid_view == NO_VIEW) == (ballot.valid_id == NIL)
 
@@ -64,13 +71,14 @@ def certified(ballots: Iterable[Ballot], roster: Roster) -> tuple[tuple[int, byt
     """Proposals with yes-power of at least Q, by author; an author with two of them is left out."""
     power: dict[tuple[int, bytes], int] = {}
     for ballot in ballots:
+        of_signer = roster.power(ballot.signer)
         for entry in ballot.entries:
             if entry.accepted:
                 key = (entry.author_index, entry.digest)
-                power[key] = power.get(key, 0) + roster.power(ballot.signer)
+                power[key] = power.get(key, 0) + of_signer
     chosen = [key for key, yes in sorted(power.items()) if yes >= roster.quorum]
-    authors = [author for author, _digest in chosen]
-    return tuple(key for key in chosen if authors.count(key[0]) == 1)
+    authors = Counter(author for author, _digest in chosen)
+    return tuple(key for key in chosen if authors[key[0]] == 1)
 
 
 def ready_power(ballots: Iterable[Ballot], roster: Roster) -> int:
@@ -184,15 +192,21 @@ def ballots_of(block: Block, ledger: LedgerState) -> tuple[Ballot, ...] | None:
     """The exact ballots of ACTIVE members that ``block`` carries, rebuilt; None if a record fits no member."""
     ballots: list[Ballot] = []
     previous = -1
+    # Many ballots say the same of the same proposal: each of the two possible entries of a row is made once.
+    said: list[dict[Verdict, BallotEntry]] = [
+        {
+            verdict: BallotEntry(author_index=author, digest=digest, accepted=verdict is Verdict.YES)
+            for verdict in (Verdict.YES, Verdict.NO)
+        }
+        for author, digest in block.body.table
+    ]
     for record in block.body.ballots:
         member = ledger.roster.by_index(record.signer_index)
         if member is None or record.signer_index <= previous or len(record.verdicts) != len(block.body.table):
             return None
         previous = record.signer_index
         entries = tuple(
-            BallotEntry(author_index=author, digest=digest, accepted=verdict is Verdict.YES)
-            for (author, digest), verdict in zip(block.body.table, record.verdicts, strict=True)
-            if verdict is not Verdict.NONE
+            row[verdict] for row, verdict in zip(said, record.verdicts, strict=True) if verdict is not Verdict.NONE
         )
         ballots.append(
             Ballot(
@@ -276,8 +290,11 @@ def _refuse_ballots(
         return "ballots below a quorum"
     if not all(ballot_is_well_formed(ballot, roster) for ballot in ballots):
         return "malformed ballot"
-    union = sorted({(e.author_index, e.digest) for ballot in ballots for e in ballot.entries})
-    if tuple(union) != body.table:
+    # The ballots were built from the table, so it holds all that they say; that they say all of it is left to see.
+    strictly_rising = all(one < other for one, other in pairwise(body.table))
+    if not strictly_rising or not all(
+        any(record.verdicts[row] is not Verdict.NONE for record in body.ballots) for row in range(len(body.table))
+    ):
         return "table is not the ballots' union"
     if not all(crypto.verify(ballot) for ballot in (*ballots, *observers)):
         return "ballot with a bad signature"

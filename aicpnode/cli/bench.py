@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -14,17 +15,36 @@ app = typer.Typer(help="Measure this build on this machine.", no_args_is_help=Tr
 LATER = ("compression", "aggregation", "round", "attacks", "transport", "scaling", "collectives")
 
 
+class ConsensusMode(StrEnum):
+    """Which rows ``bench consensus`` measures."""
+
+    LOOPBACK = "loopback"
+    SIMULATED_WAN = "simulated_wan"
+    BOTH = "both"
+
+
 @app.command("consensus")
 def consensus(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=100, help="Member processes.")] = 4,
-    decisions: Annotated[int, typer.Option(min=1, max=10_000, help="Blocks to decide.")] = 50,
+    mode: Annotated[
+        ConsensusMode, typer.Option(help="Real processes, simulated regions, or both.")
+    ] = ConsensusMode.BOTH,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, max=100, help="Members; default 4 to 100.")] = None,
+    decisions: Annotated[int, typer.Option(min=1, max=10_000, help="Blocks for real processes to decide.")] = 50,
+    heights: Annotated[int, typer.Option(min=1, max=1_000, help="Blocks for simulated members to decide.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Decision latency and cost among processes on this machine."""
+    """Decision latency and cost, among processes on this machine and in a simulated wide-area network."""
     from aicpnode.bench import consensus as bench
     from aicpnode.interfaces.render import render_plain
 
-    result = bench.run(members=nodes, decisions=decisions, report=lambda line: typer.echo(line, err=True))
+    chosen = None if nodes is None else (nodes,)
+    result = bench.run(
+        loopback_members=() if mode is ConsensusMode.SIMULATED_WAN else chosen or bench.LOOPBACK_MEMBERS,
+        wide_area_members=() if mode is ConsensusMode.LOOPBACK else chosen or bench.WIDE_AREA_MEMBERS,
+        decisions=decisions,
+        heights=heights,
+        report=lambda line: typer.echo(line, err=True),
+    )
     if as_json:
         print_json(result)
         return

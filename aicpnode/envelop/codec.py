@@ -93,12 +93,16 @@ def _check_value(value: object, depth: int) -> None:
         if not INT_MIN <= value <= INT_MAX:
             raise ValueError("integer beyond 64 bits")
         return
-    if kind is not tuple and kind is not list:  # exactly these: msgpack's extension type is a subclass of tuple
+    if not (isinstance(value, (tuple, list)) and (kind is tuple or kind is list)):
+        # Exactly these: msgpack's extension type is a subclass of tuple.
         raise TypeError(f"{kind.__name__} has no canonical encoding")
     if depth == 0:
         raise ValueError(f"arrays nested deeper than {MAX_DEPTH}")
-    for item in cast("Sequence[object]", value):
-        _check_value(item, depth - 1)
+    for item in value:
+        # Most items are leaves, and a call for each of them would cost more than the encoding.
+        kind = type(item)
+        if kind not in _LEAF_TYPES and not (kind is int and INT_MIN <= item <= INT_MAX):
+            _check_value(item, depth - 1)
 
 
 _LEAF_TYPES = frozenset({bytes, str, bool, type(None)})

@@ -474,12 +474,26 @@ def _pack_verdicts(verdicts: tuple[Verdict, ...]) -> bytes:
     return bytes(packed)
 
 
+def _four_verdicts(byte: int) -> tuple[Verdict, ...] | None:
+    """Of four rows; None if a pair of bits means nothing."""
+    numbers = [(byte >> shift) & 3 for shift in (0, 2, 4, 6)]
+    return tuple(Verdict(number) for number in numbers) if max(numbers) <= max(Verdict) else None
+
+
+_FOUR_VERDICTS = tuple(_four_verdicts(byte) for byte in range(256))
+
+
 def _unpack_verdicts(value: Value, rows: int) -> tuple[Verdict, ...]:
     packed = _bytes(value, (rows + 3) // 4, "verdicts")
-    numbers = [(packed[row // 4] >> (2 * (row % 4))) & 3 for row in range(len(packed) * 4)]
-    if any(number > max(Verdict) for number in numbers) or any(numbers[rows:]):
-        raise MalformedError("verdicts: 0, 1 or 2 a row and zeros behind")
-    return tuple(Verdict(number) for number in numbers[:rows])
+    verdicts: list[Verdict] = []
+    for byte in packed:
+        four = _FOUR_VERDICTS[byte]
+        if four is None:
+            raise MalformedError("verdicts: 0, 1 or 2 a row")
+        verdicts += four
+    if any(verdicts[rows:]):
+        raise MalformedError("verdicts: zeros behind the last row")
+    return tuple(verdicts[:rows])
 
 
 def _parse_record(value: Value, rows: int) -> BallotRecord:

@@ -36,8 +36,8 @@ class BenchFailed(AicpError):
     """A measurement that could not be made."""
 
 
-def run(*, members: int = 4, decisions: int = 50, report: Callable[[str], None] = lambda _line: None) -> JsonObject:
-    """Measure; returns ``rows`` with one row. Raises BenchFailed if the members do not come up."""
+def measure(*, members: int, decisions: int, report: Callable[[str], None] = lambda _line: None) -> JsonObject:
+    """One row. Raises BenchFailed if the members do not come up."""
     with _running(members) as clients:
         report(f"{members} members are up")
         for number in range(WARM_UP_DECISIONS):
@@ -45,7 +45,7 @@ def run(*, members: int = 4, decisions: int = 50, report: Callable[[str], None] 
         before = [client.call("status") for client in clients]
         probes = [clients[number % members].call("probe")["ms"] for number in range(decisions)]
         after = [client.call("status") for client in clients]
-    return {"rows": [_row(members, before, after, probes)]}
+    return _row(members, before, after, probes)
 
 
 def _row(members: int, before: list[JsonObject], after: list[JsonObject], probes: list[float]) -> JsonObject:
