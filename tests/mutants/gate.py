@@ -116,11 +116,9 @@ class Copy:
 
     def _environment(self) -> dict[str, str]:
         path = os.pathsep.join((str(self.folder), str(self.folder / HERE.relative_to(ROOT))))
-        # Generated examples are the same in every run (Hypothesis looks at CI), and no sooner luckier than another.
         return {
             **os.environ,
             "PYTHONPATH": path,
-            "CI": "1",
             "OMP_NUM_THREADS": "1",
             REPORT_VARIABLE: str(self._report),
         }

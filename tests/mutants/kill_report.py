@@ -1,4 +1,7 @@
-"""A pytest plugin that writes down which test failed first and by what: one JSON object into ``KILL_REPORT``."""
+"""A pytest plugin that writes down which test failed first and by what: one JSON object into ``KILL_REPORT``.
+
+Hypothesis shrinks nothing here: that a mutant is noticed is all that is asked.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import Phase, settings
 
 REPORT_VARIABLE = "KILL_REPORT"
 BROKEN = (NameError, AttributeError, TypeError, ImportError, SyntaxError)
 """A mutant that fails by these is no broken rule but broken code: no test has to be good to notice it."""
+
+
+def pytest_configure() -> None:
+    settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate), derandomize=True, database=None)
+    settings.load_profile("mutants")
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
