@@ -17,6 +17,7 @@ from aicpnode.simulation.member import Violation
 from aicpnode.simulation.playbook import Playbook, founders
 from consensus.blocks import build_block
 from consensus.events import (
+    Accusation,
     BlockReceived,
     Decide,
     DecisionReceived,
@@ -34,6 +35,7 @@ from consensus.events import (
     Timer,
     TimerFired,
 )
+from consensus.evidence import refuse_evidence
 from consensus.messages import (
     Ballot,
     Block,
@@ -205,6 +207,11 @@ class Council:
                 case Decide():
                     self._check_decision(effect)
                     self.unapplied[index].append(effect.ledger.height)
+                case Accusation(evidence=proof):
+                    if self._index(proof.accused) not in self.liars:
+                        raise Violation(f"invariant 9: honest member {self._index(proof.accused)} is accused")
+                    if refusal := refuse_evidence(proof):
+                        raise Violation(f"invariant 9: evidence that proves nothing: {refusal}")
                 case Diverged():
                     raise Violation(f"member {index} of one state diverged: {effect}")
         self._check_state(index)

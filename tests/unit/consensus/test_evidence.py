@@ -157,6 +157,28 @@ def test_unverified_evidence_counts_nowhere(table: Playbook) -> None:
     assert table.replica.pool.accuses(simulated_key(1)) and not table.replica.pool.accuses(simulated_key(2))
 
 
+@pytest.mark.parametrize("place", ["first", "second"])
+def test_each_of_the_two_messages_must_be_signed(table: Playbook, place: str) -> None:
+    proof = evidence(table.commit(1, 0, X), table.commit(1, 0, NIL))
+    forged = replace(getattr(proof, place), signature=b"f" * 64)
+    assert not operation_holds(table.crypto, accusation(table, replace(proof, **{place: forged})))
+    assert operation_holds(table.crypto, accusation(table, proof))
+
+
+def test_ban_is_for_good(table: Playbook) -> None:
+    """To LEAVE and JOIN again would wash it off."""
+    proof = evidence(table.commit(1, 0, X), table.commit(1, 0, NIL))
+    banned = apply_operation(founders(4), accusation(table, proof))
+    for kind, arguments in (
+        (OperationKind.JOIN, (bytes(16), "again")),
+        (OperationKind.LEAVE, ()),
+        (OperationKind.REJOIN, ()),
+        (OperationKind.PRESENT, (0,)),
+        (OperationKind.CONTRIBUTE, (9,)),
+    ):
+        assert refuse_operation(banned, table.operation(1, kind, *arguments, sequence=5)) is not None, kind
+
+
 def test_operation_with_evidence_survives_the_wire(table: Playbook) -> None:
     entries = [BallotEntry(author_index=2, digest=X, accepted=True)]
     certificate = table.prepare_certificate(0, X)
