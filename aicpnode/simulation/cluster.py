@@ -13,6 +13,7 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from aicpnode.replication.intent import Intent, Wish
 from aicpnode.simulation.adversary import Adversary
@@ -41,6 +42,26 @@ LATE_MS = (200, 3_000)
 """Some messages of a noisy network come late, so that they overtake each other by whole views."""
 DOWN_MS = (10, 5_000)
 PARTED_MS = (100, 8_000)
+
+
+class Occurrence(Enum):
+    """What an observer of a cluster is told of."""
+
+    SENT = "sent"
+    """A member says something, to ``receiver`` or (None) to everybody."""
+    ARRIVED = "arrived"
+    LOST = "lost"
+    """On the way: by chance, or because the network is parted."""
+    DECIDED = "decided"
+    STARTED = "started"
+    CRASHED = "crashed"
+    PARTED = "parted"
+    HEALED = "healed"
+
+
+Observer = Callable[[int, Occurrence, str, str | None, object], None]
+"""Called with (now in ms of virtual time, what happens, the sender's name, the receiver's name or None, what is said or
+decided: a message, an operation, another input of a replica, or a text). It only looks: what it does changes no run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +97,9 @@ class Cluster:
         timing: Timing | None = None,
         rules: LedgerRules | None = None,
         wish: Wish = Wish.ON,
+        observer: Observer | None = None,
     ) -> None:
+        self.observer = observer
         self.random = random.Random(seed)
         self.network_id = hashlib.sha256(b"simulated network").digest()
         self.timing = timing or Timing()
@@ -117,6 +140,10 @@ class Cluster:
     @property
     def honest(self) -> list[SimulatedMember]:
         return [member for member in self.members.values() if member.honest]
+
+    def observe(self, what: Occurrence, sender: str, receiver: str | None = None, said: object = "") -> None:
+        if self.observer is not None:
+            self.observer(self.now_ms, what, sender, receiver, said)
 
     # ---- time
 
@@ -165,15 +192,32 @@ class Cluster:
     def _part(self, island: frozenset[bytes]) -> None:
         """From now on for a while, at most until it is quiet."""
         self._islands.append(island)
+        self._observe_island(Occurrence.PARTED, island)
         heals_at = min(self.faults.quiet_after_ms, self.now_ms + self.random.randint(*PARTED_MS))
-        self.schedule(heals_at - self.now_ms, functools.partial(self._islands.remove, island))
+        self.schedule(heals_at - self.now_ms, functools.partial(self._heal, island))
+
+    def _heal(self, island: frozenset[bytes]) -> None:
+        self._islands.remove(island)
+        self._observe_island(Occurrence.HEALED, island)
+
+    def _observe_island(self, what: Occurrence, island: frozenset[bytes]) -> None:
+        for member in self.members.values():
+            if member.key in island:
+                self.observe(what, member.name)
 
     def decided(self, member: SimulatedMember, height: int) -> None:
         """An honest member is about to tell of a decision that is on its disk."""
+        self.observe(Occurrence.DECIDED, member.name, said=f"height {height}")
         is_first = height > self._highest_decided
         self._highest_decided = max(self._highest_decided, height)
         if is_first and self.is_noisy and self.random.random() < self.faults.isolated_deciders:
             self._part(frozenset((member.key,)))
+
+    def started(self, member: SimulatedMember) -> None:
+        self.observe(Occurrence.STARTED, member.name, said=f"at height {member.ledger.height + 1}")
+
+    def crashed(self, member: SimulatedMember) -> None:
+        self.observe(Occurrence.CRASHED, member.name, said=f"at height {member.ledger.height + 1}")
 
     def power_cut(self, member: SimulatedMember, effects: list[Effect]) -> int | None:
         """Before which effect ``member`` crashes (0: before its write); None if it goes on."""
@@ -191,19 +235,25 @@ class Cluster:
     def _transmit(self, sender: SimulatedMember, receiver: SimulatedMember, event: Input) -> None:
         if sender is receiver:
             return
-        if any((sender.key in island) != (receiver.key in island) for island in self._islands):
-            return
-        if self.is_noisy and self.random.random() < self.faults.loss:
+        is_cut = any((sender.key in island) != (receiver.key in island) for island in self._islands)
+        if is_cut or (self.is_noisy and self.random.random() < self.faults.loss):
+            self.observe(Occurrence.LOST, sender.name, receiver.name, _said(event))
             return
         copies = 2 if self.is_noisy and self.random.random() < self.faults.duplication else 1
         for _ in range(copies):
             delay = self.random.randint(*self.faults.delay_ms)
             if self.is_noisy and self.random.random() < self.faults.late_share:
                 delay += self.random.randint(*LATE_MS)
-            self.schedule(delay, functools.partial(receiver.handle, event))
+            self.schedule(delay, functools.partial(self._arrive, sender, receiver, event))
+
+    def _arrive(self, sender: SimulatedMember, receiver: SimulatedMember, event: Input) -> None:
+        if self.observer is not None:
+            self.observe(Occurrence.ARRIVED, sender.name, receiver.name, _said(event))
+        receiver.handle(event)
 
     def send(self, sender: SimulatedMember, message: Vote | Operation, to: bytes | None) -> None:
         self._trace.update(repr((self.now_ms, sender.key[:4], type(message).__name__, message.fields())).encode())
+        self.observe(Occurrence.SENT, sender.name, None if to is None else self._name(to), message)
         self.adversary.overhear(message)
         receivers = [m for m in self.members.values() if m is not sender and (to is None or m.key == to)]
         if sender.honest:
@@ -215,6 +265,10 @@ class Cluster:
                 self._transmit(sender, receiver, OperationReceived(operation=said))
             else:
                 self._transmit(sender, receiver, Received(message=said))
+
+    def _name(self, key: bytes) -> str:
+        member = self.members.get(key)
+        return key.hex()[:8] if member is None else member.name
 
     def _announce_heads(self) -> None:
         for member in self.members.values():
@@ -269,4 +323,14 @@ class Cluster:
         return {member.name: member.status for member in self.honest[0].ledger.roster.members}
 
 
-__all__ = ["Behaviour", "Cluster", "Faults", "Violation"]
+def _said(event: Input) -> object:
+    """What an event carries from member to member."""
+    match event:
+        case Received(message=message):
+            return message
+        case OperationReceived(operation=operation):
+            return operation
+    return event
+
+
+__all__ = ["Behaviour", "Cluster", "Faults", "Observer", "Occurrence", "Violation"]

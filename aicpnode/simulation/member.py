@@ -121,6 +121,7 @@ class SimulatedMember:
         if self.replica is not None:
             return
         ledger = self.ledger
+        self.cluster.started(self)
         self.crypto.restart(self.disk.votes)
         self.replica = Replica(
             key=self.key,
@@ -141,6 +142,8 @@ class SimulatedMember:
         self._pursue_later()
 
     def crash(self) -> None:
+        if self.replica is not None:
+            self.cluster.crashed(self)
         self.replica = None
         self._incarnation += 1
         self._timers.clear()

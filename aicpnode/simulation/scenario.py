@@ -9,10 +9,13 @@ import functools
 import random
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
 
 from aicpnode.replication.intent import Wish
-from aicpnode.simulation.cluster import Behaviour, Cluster, Faults, Violation
+from aicpnode.simulation.cluster import Behaviour, Cluster, Faults, Observer, Violation
 from consensus.types import CLAMP_FROM_POWER
 
 FOUNDERS = (1, 2, 3, 4, 4, 4, 5, 7)
@@ -22,6 +25,44 @@ HEIGHTS = 10
 ROUNDS = 4
 QUIET_AFTER_MS = 20_000
 LIMIT_MS = 400_000
+
+
+class Fault(Enum):
+    """What can be drawn besides misbehaviour; ``FAULTS`` are all of their names."""
+
+    LOSS = "loss"
+    DUPLICATION = "duplication"
+    LATENESS = "lateness"
+    CRASHES = "crashes"
+    POWER_CUTS = "power-cuts"
+    PARTITIONS = "partitions"
+    ISOLATION = "isolation"
+    JOINS = "joins"
+    WISHES = "wishes"
+
+
+FAULTS = frozenset(fault.value for fault in Fault)
+FIELDS = {
+    "loss": Fault.LOSS,
+    "duplication": Fault.DUPLICATION,
+    "late_share": Fault.LATENESS,
+    "crashes": Fault.CRASHES,
+    "power_cuts": Fault.POWER_CUTS,
+    "partitions": Fault.PARTITIONS,
+    "isolated_deciders": Fault.ISOLATION,
+}
+"""Which fault a field of ``Faults`` belongs to."""
+
+
+def _chosen(faults: str | Collection[str]) -> frozenset[Fault]:
+    """ValueError for a name that is none."""
+    return frozenset(Fault(name) for name in (FAULTS if faults == "all" else faults))
+
+
+def _only(faults: Faults, chosen: Collection[Fault]) -> Faults:
+    """Without those that were not chosen."""
+    absent: dict[str, Any] = {name: 0 for name, fault in FIELDS.items() if fault not in chosen}
+    return replace(faults, **absent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +77,30 @@ class Scenario:
     """(when in ms, which founder, its owner's new wish)."""
 
     @classmethod
-    def draw(cls, seed: int) -> Scenario:
+    def draw(
+        cls,
+        seed: int,
+        *,
+        nodes: int | None = None,
+        byzantine: int | None = None,
+        faults: str | Collection[str] = "all",
+    ) -> Scenario:
+        """``nodes`` founders of which ``byzantine`` misbehave (None: drawn, never more than F), and of ``faults``
+        ("all" or names of ``FAULTS``) whatever chance brings. ValueError for other names or numbers."""
+        chosen = _chosen(faults)
         rng = random.Random(seed)
-        count = rng.choice(FOUNDERS)
+        count = rng.choice(FOUNDERS) if nodes is None else nodes
+        if count < 1 or (byzantine is not None and not 0 <= byzantine < count):
+            raise ValueError("at least one member, and at least one honest one")
         faulty = (count - 1) // 3
-        liars = [rng.choice(LIES) for _ in range(faulty)] if rng.random() < 0.7 else []
+        lying = faulty if rng.random() < 0.7 else 0
+        liars = [rng.choice(LIES) for _ in range(lying if byzantine is None else byzantine)]
         founders = [Behaviour.HONEST] * (count - len(liars)) + liars
         rng.shuffle(founders)
         joiners = [Behaviour.HONEST] * rng.choice((0, 0, 0, 1, 2, 3))
-        if joiners and faulty and not liars and rng.random() < 0.5:
+        if joiners and faulty and not liars and byzantine is None and rng.random() < 0.5:
             joiners[0] = rng.choice(LIES)
-        faults = Faults(
+        drawn = Faults(
             delay_ms=rng.choice(((1, 10), (1, 40), (20, 200))),
             loss=rng.choice((0.0, 0.0, 0.05, 0.2)),
             duplication=0.05,
@@ -60,7 +114,13 @@ class Scenario:
         wishes = tuple(
             (rng.randint(0, QUIET_AFTER_MS), rng.randrange(count), rng.choice(WISHES)) for _ in range(changes)
         )
-        return cls(seed=seed, founders=tuple(founders), joiners=tuple(joiners), faults=faults, wishes=wishes)
+        return cls(
+            seed=seed,
+            founders=tuple(founders),
+            joiners=tuple(joiners) if Fault.JOINS in chosen else (),
+            faults=_only(drawn, chosen),
+            wishes=wishes if Fault.WISHES in chosen else (),
+        )
 
     @property
     def promotions(self) -> int:
@@ -69,8 +129,10 @@ class Scenario:
         below_four = max(0, CLAMP_FROM_POWER - len(self.founders))
         return min(honest, max(1, below_four)) if honest == len(self.joiners) else 0
 
-    def cluster(self) -> Cluster:
-        cluster = Cluster(seed=self.seed, behaviours=self.founders, faults=self.faults, joiners=self.joiners)
+    def cluster(self, observer: Observer | None = None) -> Cluster:
+        cluster = Cluster(
+            seed=self.seed, behaviours=self.founders, faults=self.faults, joiners=self.joiners, observer=observer
+        )
         founders = list(cluster.members.values())[: len(self.founders)]
         cluster.start()
         for at_ms, index, wish in self.wishes:
@@ -105,9 +167,9 @@ def run(seed: int) -> Outcome:
     return play(Scenario.draw(seed))
 
 
-def play(scenario: Scenario) -> Outcome:
+def play(scenario: Scenario, observer: Observer | None = None) -> Outcome:
     """As ``run``, for a scenario that was drawn once and shall stay what it was."""
-    cluster = scenario.cluster()
+    cluster = scenario.cluster(observer)
     promotions = scenario.promotions
 
     def is_enough() -> bool:

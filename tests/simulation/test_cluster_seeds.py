@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from aicpnode.replication.intent import Wish
-from aicpnode.simulation.cluster import Behaviour, Cluster, Faults
+from aicpnode.simulation.cluster import Behaviour, Cluster, Faults, Occurrence
 from aicpnode.simulation.scenario import Scenario, play, run
 from consensus.types import MemberStatus
 
@@ -98,6 +98,29 @@ def test_seed_58_joiner_that_failed_its_probation_asks_again() -> None:
     )
     outcome = play(scenario)
     assert outcome.decided, str(outcome)
+
+
+def test_observer_sees_what_happens_and_changes_nothing() -> None:
+    scenario = Scenario.draw(5, nodes=4, byzantine=1, faults={"loss", "crashes", "partitions"})
+    assert sum(behaviour is not Behaviour.HONEST for behaviour in scenario.founders) == 1
+    seen: list[tuple[Occurrence, object]] = []
+    observed = play(scenario, lambda _now, what, _sender, _receiver, said: seen.append((what, said)))
+    assert {Occurrence.STARTED, Occurrence.SENT, Occurrence.ARRIVED, Occurrence.DECIDED} <= {what for what, _ in seen}
+    assert sum(what is Occurrence.DECIDED for what, _said in seen) == observed.cluster.checks.decisions
+    assert play(scenario).cluster.trace == observed.cluster.trace
+
+
+def test_scenario_draws_only_the_chosen_faults_and_refuses_unknown_names() -> None:
+    for seed in range(20):
+        calm = Scenario.draw(seed, nodes=5, byzantine=0, faults=())
+        assert calm.founders == (Behaviour.HONEST,) * 5
+        assert (calm.faults.loss, calm.faults.crashes, calm.faults.partitions, calm.joiners, calm.wishes) == (
+            (0, 0, 0, (), ())
+        )
+    with pytest.raises(ValueError, match="earthquakes"):
+        Scenario.draw(1, faults={"earthquakes"})
+    with pytest.raises(ValueError, match="honest"):
+        Scenario.draw(1, nodes=4, byzantine=4)
 
 
 SEED_OF_EVERYTHING = next(
