@@ -255,12 +255,24 @@ class Replica:
         return self._taken()
 
     def _taken(self) -> list[Effect]:
-        safety = self.safety
-        if safety != self._saved and (self.view, self.step, self.valid_view) != (0, Step.PROPOSE, NO_VIEW):
-            self._effects.insert(0, PersistSafety(safety=safety))
-        self._saved = safety
+        if not self._is_saved():
+            safety = self.safety
+            if (self.view, self.step, self.valid_view) != (0, Step.PROPOSE, NO_VIEW):
+                self._effects.insert(0, PersistSafety(safety=safety))
+            self._saved = safety
         effects, self._effects = self._effects, []
         return effects
+
+    def _is_saved(self) -> bool:
+        """Whether ``safety`` is what it was after the last event. Each of its other parts changes with one of these."""
+        saved = self._saved
+        return saved is not None and (
+            saved.height == self.height
+            and saved.view == self.view
+            and saved.step is self.step
+            and saved.locked_view == self.locked_view
+            and saved.valid_view == self.valid_view
+        )
 
     def _on_message(self, message: Vote) -> bool:
         """Whether it was recorded at the running height: if not, no rule can have anything new to say."""

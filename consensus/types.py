@@ -107,17 +107,17 @@ class Roster:
         """``W``: the (clamped) power of all ACTIVE members."""
         return sum(self._power_by_key.values())
 
-    @property
+    @cached_property
     def faulty_power(self) -> int:
         """``F``."""
         return max_faulty(self.total_power)
 
-    @property
+    @cached_property
     def quorum(self) -> int:
         """``Q``."""
         return quorum(self.total_power)
 
-    @property
+    @cached_property
     def weak_quorum(self) -> int:
         """``F + 1``: at least one honest member is among any such power."""
         return self.faulty_power + 1

@@ -127,6 +127,7 @@ class Cluster:
         for key, name, behaviour in zip(self.keys, names, [*behaviours, *joiners], strict=True):
             intent = Intent(wish=wish if len(self.members) < len(behaviours) else Wish.FOLLOW)
             self.members[key] = SimulatedMember(self, key, name, behaviour, intent)
+        self._all = list(self.members.values())
 
     @property
     def trace(self) -> str:
@@ -235,16 +236,21 @@ class Cluster:
     def _transmit(self, sender: SimulatedMember, receiver: SimulatedMember, event: Input) -> None:
         if sender is receiver:
             return
-        is_cut = any((sender.key in island) != (receiver.key in island) for island in self._islands)
-        if is_cut or (self.is_noisy and self.random.random() < self.faults.loss):
+        faults, draw = self.faults, self.random.random
+        is_noisy = self.now_ms < faults.quiet_after_ms
+        if self._is_cut(sender.key, receiver.key) or (is_noisy and draw() < faults.loss):
             self.observe(Occurrence.LOST, sender.name, receiver.name, _said(event))
             return
-        copies = 2 if self.is_noisy and self.random.random() < self.faults.duplication else 1
+        shortest, longest = faults.delay_ms
+        copies = 2 if is_noisy and draw() < faults.duplication else 1
         for _ in range(copies):
-            delay = self.random.randint(*self.faults.delay_ms)
-            if self.is_noisy and self.random.random() < self.faults.late_share:
+            delay = shortest + int(draw() * (longest - shortest + 1))
+            if is_noisy and draw() < faults.late_share:
                 delay += self.random.randint(*LATE_MS)
             self.schedule(delay, functools.partial(self._arrive, sender, receiver, event))
+
+    def _is_cut(self, sender: bytes, receiver: bytes) -> bool:
+        return any((sender in island) != (receiver in island) for island in self._islands) if self._islands else False
 
     def _arrive(self, sender: SimulatedMember, receiver: SimulatedMember, event: Input) -> None:
         if self.observer is not None:
@@ -252,19 +258,19 @@ class Cluster:
         receiver.handle(event)
 
     def send(self, sender: SimulatedMember, message: Vote | Operation, to: bytes | None) -> None:
-        self._trace.update(repr((self.now_ms, sender.key[:4], type(message).__name__, message.fields())).encode())
-        self.observe(Occurrence.SENT, sender.name, None if to is None else self._name(to), message)
+        # The signature covers kind, place and content, so it stands for them.
+        self._trace.update(b"%d%b%b" % (self.now_ms, sender.key, message.signature))
+        if self.observer is not None:
+            self.observe(Occurrence.SENT, sender.name, None if to is None else self._name(to), message)
         self.adversary.overhear(message)
-        receivers = [m for m in self.members.values() if m is not sender and (to is None or m.key == to)]
+        receivers = self._all if to is None else [self.members[to]] if to in self.members else []
         if sender.honest:
-            sayings = [(receiver, message) for receiver in receivers]
-        else:
-            sayings = self.adversary.sayings(sender, message, receivers)
-        for receiver, said in sayings:
-            if isinstance(said, Operation):
-                self._transmit(sender, receiver, OperationReceived(operation=said))
-            else:
-                self._transmit(sender, receiver, Received(message=said))
+            event = _input(message)
+            for receiver in receivers:
+                self._transmit(sender, receiver, event)
+            return
+        for receiver, said in self.adversary.sayings(sender, message, [m for m in receivers if m is not sender]):
+            self._transmit(sender, receiver, _input(said))
 
     def _name(self, key: bytes) -> str:
         member = self.members.get(key)
@@ -321,6 +327,10 @@ class Cluster:
     def statuses(self) -> dict[str, MemberStatus]:
         """Of all members, as the first honest one sees them."""
         return {member.name: member.status for member in self.honest[0].ledger.roster.members}
+
+
+def _input(message: Vote | Operation) -> Input:
+    return OperationReceived(operation=message) if isinstance(message, Operation) else Received(message=message)
 
 
 def _said(event: Input) -> object:

@@ -92,7 +92,8 @@ class SimulatedMember:
         self.key = key
         self.name = name
         self.behaviour = behaviour
-        self.crypto = SimulatedCrypto(key, cluster.network_id, honest=behaviour is Behaviour.HONEST)
+        self.honest = behaviour is Behaviour.HONEST
+        self.crypto = SimulatedCrypto(key, cluster.network_id, honest=self.honest)
         self.disk = Disk(intent=intent)
         self.replica: Replica | None = None
         self._incarnation = 0
@@ -101,10 +102,6 @@ class SimulatedMember:
         self._opinions_round = -1
         self._applied_at_ms = 0
         self._sequence = 0
-
-    @property
-    def honest(self) -> bool:
-        return self.behaviour is Behaviour.HONEST
 
     @property
     def ledger(self) -> LedgerState:
@@ -160,7 +157,9 @@ class SimulatedMember:
     def handle(self, event: Input) -> None:
         if self.replica is None:
             return
-        self._do(self.replica.handle(event))
+        effects = self.replica.handle(event)
+        if effects:
+            self._do(effects)
         if self.replica is not None and self.honest:
             self.cluster.checks.step(self)
 
