@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from aicpnode.cli import ask, bench, demo, initialise, keys, later, run
+from aicpnode.cli import ask, bench, demo, initialise, keys, later, run, simulate
 from aicpnode.cli.options import EXIT_INTERRUPTED
 from aicpnode.errors import AicpError, UserError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("demo")(demo.demo)
+app.command("simulate")(simulate.simulate)
 app.command("init")(initialise.init)
 app.add_typer(keys.app, name="key")
 app.add_typer(bench.app, name="bench")

@@ -17,7 +17,6 @@ LATER = {
     "export": "Export the model for other tools",
     "train": "Train on one machine without a network",
     "plan": "Plan how a model fits the machines of a run",
-    "simulate": "Run the protocol under seeded faults and adversaries",
 }
 ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
 

@@ -1,0 +1,91 @@
+"""``aicp-node simulate`` as a user meets it: its JSON, its hash, its refusals, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import psutil
+import pytest
+
+from aicpnode.cli.app import run_app
+
+CONTRACT = ("runs", "violations", "undecided", "heights", "seconds", "trace_hash")
+WAIT_S = 120
+
+
+def simulate(*arguments: str, **environment: str) -> dict[str, Any]:
+    """The JSON of a run in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "aicpnode", "simulate", *arguments, "--json"],
+        capture_output=True, text=True, timeout=WAIT_S, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def test_same_seeds_have_one_hash_whatever_the_processes_and_the_hash_seed() -> None:
+    what = ("--nodes", "4", "--byzantine", "1", "--faults", "all", "--seeds", "0:4")
+    alone = simulate(*what, "--jobs", "1", PYTHONHASHSEED="1")
+    together = simulate(*what, "--jobs", "2", PYTHONHASHSEED="2")
+    assert len(alone["trace_hash"]) == 64
+    assert {**alone, "seconds": 0} == {**together, "seconds": 0}
+    assert tuple(alone)[: len(CONTRACT)] == CONTRACT
+    assert (alone["runs"], alone["violations"], alone["undecided"]) == (4, 0, 0)
+    assert alone["heights"] >= 40
+    assert alone["violating_seeds"] == alone["undecided_seeds"] == []
+    assert alone["replay"] is None
+
+
+def test_other_seeds_and_faults_have_another_hash(capsys: pytest.CaptureFixture[str]) -> None:
+    hashes = set()
+    for words in (["0:2", "none"], ["1:3", "none"], ["0:2", "all"]):
+        assert run_app(["simulate", "--seeds", words[0], "--faults", words[1], "--jobs", "1", "--json"]) == 0
+        hashes.add(json.loads(capsys.readouterr().out.splitlines()[-1])["trace_hash"])
+    assert len(hashes) == 3
+
+
+def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["simulate", "--seeds", "0:2", "--faults", "none", "--byzantine", "0", "--jobs", "1"]) == 0
+    out = capsys.readouterr().out
+    for word in ("byzantine", "heights decided", "violations", "undecided", "trace hash"):
+        assert word in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--nodes", "x"], "Write 4, or 4,5,7, or 10-16."),
+        (["--seeds", "9:3"], "the smaller number first"),
+        (["--faults", "los"], "Did you mean loss?"),
+        (["--byzantine", "4"], "leaves no honest member"),
+    ],
+)
+def test_refusals_say_what_to_write(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["simulate", *arguments]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_all_processes_and_says_nothing_ugly() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "aicpnode", "simulate", "--seeds", "0:60", "--faults", "none", "--jobs", "2"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert "of 60 runs" in process.stderr.readline()
+        workers = psutil.Process(process.pid).children(recursive=True)
+        assert len(workers) >= 2
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert out == ""
+    assert psutil.wait_procs(workers, timeout=WAIT_S)[1] == []
