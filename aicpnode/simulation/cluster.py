@@ -21,7 +21,9 @@ from aicpnode.simulation.checks import Checks
 from aicpnode.simulation.crypto import simulated_key
 from aicpnode.simulation.member import Behaviour, SimulatedMember, Violation
 from consensus.events import (
+    Applied,
     BlockReceived,
+    Decide,
     DecisionReceived,
     Effect,
     HeadAnnounced,
@@ -29,7 +31,9 @@ from consensus.events import (
     OperationReceived,
     Received,
     Send,
+    TimerFired,
 )
+from consensus.evidence import Evidence
 from consensus.membership import LedgerRules, genesis_state
 from consensus.messages import Operation, Vote
 from consensus.pacemaker import Timing
@@ -49,6 +53,8 @@ class Occurrence(Enum):
 
     SENT = "sent"
     """A member says something, to ``receiver`` or (None) to everybody."""
+    LEFT = "left"
+    """A ``Copy`` is on its way: what is really said to this receiver, which a liar chooses."""
     ARRIVED = "arrived"
     LOST = "lost"
     """On the way: by chance, or because the network is parted."""
@@ -57,11 +63,27 @@ class Occurrence(Enum):
     CRASHED = "crashed"
     PARTED = "parted"
     HEALED = "healed"
+    FIRED = "fired"
+    """A timer of a member."""
+    APPLIED = "applied"
+    """A member has the state after a height."""
+    ACCUSED = "accused"
+    """A member holds proof against ``receiver``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """Something on its way. It arrives unless its receiver is down by then."""
+
+    said: object
+    arrives_ms: int
+    is_late: bool
 
 
 Observer = Callable[[int, Occurrence, str, str | None, object], None]
-"""Called with (now in ms of virtual time, what happens, the sender's name, the receiver's name or None, what is said or
-decided: a message, an operation, another input of a replica, or a text). It only looks: what it does changes no run."""
+"""Called with (now in ms of virtual time, what happens, the sender's name, the receiver's name or None, what it
+is about: a message, an operation, another input of a replica, a Copy, a Decide, an Evidence, or a text). It only looks:
+what it does changes no run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +120,7 @@ class Cluster:
         rules: LedgerRules | None = None,
         wish: Wish = Wish.ON,
         observer: Observer | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.observer = observer
         self.random = random.Random(seed)
@@ -114,7 +137,7 @@ class Cluster:
         self._highest_decided = 0
         self._power_cuts_left = faults.power_cuts
         self.keys = [simulated_key(index) for index in range(len(behaviours) + len(joiners))]
-        names = [f"node-{index}" for index in range(len(self.keys))]
+        names = names or [f"node-{index}" for index in range(len(self.keys))]
         founders = list(zip(self.keys, names, strict=True))[: len(behaviours)]
         self.genesis = genesis_state(
             ((key, 1, name) for key, name in founders),
@@ -190,25 +213,30 @@ class Cluster:
             island = frozenset(self.random.sample(self.keys, self.random.randint(1, max(1, len(self.keys) - 1))))
             self.schedule(at, functools.partial(self._part, island))
 
-    def _part(self, island: frozenset[bytes]) -> None:
-        """From now on for a while, at most until it is quiet."""
+    def part(self, island: frozenset[bytes]) -> None:
+        """From now on its members and all others do not hear each other."""
         self._islands.append(island)
         self._observe_island(Occurrence.PARTED, island)
-        heals_at = min(self.faults.quiet_after_ms, self.now_ms + self.random.randint(*PARTED_MS))
-        self.schedule(heals_at - self.now_ms, functools.partial(self._heal, island))
 
-    def _heal(self, island: frozenset[bytes]) -> None:
+    def heal(self, island: frozenset[bytes]) -> None:
         self._islands.remove(island)
         self._observe_island(Occurrence.HEALED, island)
+
+    def _part(self, island: frozenset[bytes]) -> None:
+        """From now on for a while, at most until it is quiet."""
+        self.part(island)
+        heals_at = min(self.faults.quiet_after_ms, self.now_ms + self.random.randint(*PARTED_MS))
+        self.schedule(heals_at - self.now_ms, functools.partial(self.heal, island))
 
     def _observe_island(self, what: Occurrence, island: frozenset[bytes]) -> None:
         for member in self.members.values():
             if member.key in island:
                 self.observe(what, member.name)
 
-    def decided(self, member: SimulatedMember, height: int) -> None:
+    def decided(self, member: SimulatedMember, decision: Decide) -> None:
         """An honest member is about to tell of a decision that is on its disk."""
-        self.observe(Occurrence.DECIDED, member.name, said=f"height {height}")
+        height = decision.ledger.height
+        self.observe(Occurrence.DECIDED, member.name, said=decision)
         is_first = height > self._highest_decided
         self._highest_decided = max(self._highest_decided, height)
         if is_first and self.is_noisy and self.random.random() < self.faults.isolated_deciders:
@@ -219,6 +247,18 @@ class Cluster:
 
     def crashed(self, member: SimulatedMember) -> None:
         self.observe(Occurrence.CRASHED, member.name, said=f"at height {member.ledger.height + 1}")
+
+    def accused(self, member: SimulatedMember, proof: Evidence) -> None:
+        self.observe(Occurrence.ACCUSED, member.name, self._name(proof.accused), proof)
+
+    def handled(self, member: SimulatedMember, event: Input) -> None:
+        """A running member is about to handle ``event``."""
+        if self.observer is None:
+            return
+        if isinstance(event, TimerFired):
+            self.observe(Occurrence.FIRED, member.name, said=event.timer)
+        elif isinstance(event, Applied):
+            self.observe(Occurrence.APPLIED, member.name, said=event)
 
     def power_cut(self, member: SimulatedMember, effects: list[Effect]) -> int | None:
         """Before which effect ``member`` crashes (0: before its write); None if it goes on."""
@@ -245,8 +285,12 @@ class Cluster:
         copies = 2 if is_noisy and draw() < faults.duplication else 1
         for _ in range(copies):
             delay = shortest + int(draw() * (longest - shortest + 1))
-            if is_noisy and draw() < faults.late_share:
+            is_late = is_noisy and draw() < faults.late_share
+            if is_late:
                 delay += self.random.randint(*LATE_MS)
+            if self.observer is not None:
+                copy = Copy(said=_said(event), arrives_ms=self.now_ms + delay, is_late=is_late)
+                self.observe(Occurrence.LEFT, sender.name, receiver.name, copy)
             self.schedule(delay, functools.partial(self._arrive, sender, receiver, event))
 
     def _is_cut(self, sender: bytes, receiver: bytes) -> bool:
@@ -343,4 +387,4 @@ def _said(event: Input) -> object:
     return event
 
 
-__all__ = ["Behaviour", "Cluster", "Faults", "Observer", "Occurrence", "Violation"]
+__all__ = ["Behaviour", "Cluster", "Copy", "Faults", "Observer", "Occurrence", "Violation"]

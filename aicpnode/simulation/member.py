@@ -157,6 +157,7 @@ class SimulatedMember:
     def handle(self, event: Input) -> None:
         if self.replica is None:
             return
+        self.cluster.handled(self, event)
         effects = self.replica.handle(event)
         if effects:
             self._do(effects)
@@ -191,11 +192,12 @@ class SimulatedMember:
             case Accusation(evidence=proof):
                 if self.honest:
                     self.cluster.checks.accused(self, proof)
+                self.cluster.accused(self, proof)
                 self.disk.proofs.setdefault(proof.accused, proof)
             case Decide(ledger=ledger):
                 if self.honest:
                     self.cluster.checks.decided(self, effect)
-                    self.cluster.decided(self, effect.ledger.height)
+                    self.cluster.decided(self, effect)
                 self.disk.decisions.append(effect)
                 height = ledger.height
                 self.disk.votes = [vote for vote in self.disk.votes if vote.height > height]
