@@ -536,6 +536,8 @@ class Replica:
 
     def _try_decide(self) -> bool:
         for view in self.book.views(MessageKind.COMMIT):
+            if self.book.power_in(MessageKind.COMMIT, view) < self.roster.quorum:
+                continue
             commits = self.book.commits(view)
             for name in sorted({commit.block_id for commit in commits} - {NIL}):
                 group = [commit for commit in commits if commit.block_id == name]
@@ -617,6 +619,8 @@ class Replica:
 
     def _group(self, view: int) -> PrepareCert | None:
         """The PrepareCert that the PREPAREs of ``view`` make, if they make one."""
+        if self.book.power_in(MessageKind.PREPARE, view) < self.roster.quorum:
+            return None
         prepares = self.book.prepares(view)
         for name, valid_view in sorted({(p.block_id, p.valid_view) for p in prepares if p.block_id != NIL}):
             group = [p for p in prepares if (p.block_id, p.valid_view) == (name, valid_view)]
@@ -682,11 +686,12 @@ class Replica:
             return True
         if self.pool.has_ripe(self.ledger):
             return True
+        if self.book.power_in(MessageKind.BALLOT, 0) < self.roster.weak_quorum:
+            return False
         unready = [ballot for ballot in self.book.ballots(0) if not ballot.ready]
         return self.book.power(unready) >= self.roster.weak_quorum
 
     def _try_propose(self) -> bool:
-        ballots = [ballot for ballot in self.book.ballots(self.view) if self.roster.is_active(ballot.signer)]
         if self.view == 0 and self.step is Step.PROPOSE and self.book.power_heard() >= self.roster.quorum:
             # Not of ballots alone: a member that accepted the SET before its own ballot sends none, and if its leader
             # showed the SET to nobody else, the others would wait for that ballot for ever.
@@ -695,6 +700,9 @@ class Replica:
             return False
         if not self._leads() or self.book.set_message(self.key, self.view) is not None:
             return False
+        if self.book.power_in(MessageKind.BALLOT, self.view) < self.roster.quorum:
+            return False
+        ballots = [ballot for ballot in self.book.ballots(self.view) if self.roster.is_active(ballot.signer)]
         usable = [b for b in ballots if (b.state_hash, b.round) == (self.state_hash, self.ledger.round)]
         if not self._leader_waited_enough(usable):
             return False
@@ -827,29 +835,31 @@ class Replica:
         """PREPAREs that agree on nil, or for too long on nothing, end in COMMIT(nil). Nil never unlocks."""
         if self.step is not Step.PREPARE:
             return False
-        prepares = self.book.prepares(self.view)
-        if self.book.power([p for p in prepares if p.block_id == NIL]) >= self.roster.quorum:
-            self._commit(NIL)
-            return True
-        if self.book.power(prepares) >= self.roster.quorum and self._group(self.view) is None:
-            self._start_timer(TimerKind.PREPARE, self.pacemaker.timeout_ms(self.view))
+        if self.book.power_in(MessageKind.PREPARE, self.view) >= self.roster.quorum:
+            prepares = self.book.prepares(self.view)
+            if self.book.power([p for p in prepares if p.block_id == NIL]) >= self.roster.quorum:
+                self._commit(NIL)
+                return True
+            if self._group(self.view) is None:
+                self._start_timer(TimerKind.PREPARE, self.pacemaker.timeout_ms(self.view))
         if TimerKind.PREPARE in self._fired:
             self._commit(NIL)
             return True
         return False
 
     def _try_next_view(self) -> bool:
+        if self.book.power_in(MessageKind.COMMIT, self.view) < self.roster.quorum:
+            return False
         commits = self.book.commits(self.view)
         nil = [commit for commit in commits if commit.block_id == NIL]
         if self.book.power(nil) >= self.roster.quorum:
             self._enter(self.view + 1, tuple(nil))
             return True
-        if self.book.power(commits) >= self.roster.quorum:
-            # A quorum for one block would have decided, or waits for its body: then the fetch goes on in any view.
-            self._start_timer(TimerKind.COMMIT, self.pacemaker.timeout_ms(self.view))
-            if TimerKind.COMMIT in self._fired:
-                self._enter(self.view + 1, tuple(commits))
-                return True
+        # A quorum for one block would have decided, or waits for its body: then the fetch goes on in any view.
+        self._start_timer(TimerKind.COMMIT, self.pacemaker.timeout_ms(self.view))
+        if TimerKind.COMMIT in self._fired:
+            self._enter(self.view + 1, tuple(commits))
+            return True
         return False
 
     # ---- blocks

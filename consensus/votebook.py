@@ -32,6 +32,9 @@ class VoteBook:
         self._senders: dict[bytes, _Sender] = {}
         self._slots: dict[Slot, dict[int, Vote]] = {}
         self._in_order: dict[Slot, list[Vote]] = {}
+        self._power: dict[Slot, int] = {}
+        self._power_heard = 0
+        self._highest_view = -1
 
     def __len__(self) -> int:
         return sum(len(votes) for votes in self._slots.values())
@@ -41,7 +44,10 @@ class VoteBook:
         member = self.roster.by_key(message.signer)
         if member is None or message.view < current_view - PAST_VIEWS_KEPT:
             return False, None
-        sender = self._senders.setdefault(message.signer, _Sender())
+        sender = self._senders.get(message.signer)
+        if sender is None:
+            sender = self._senders[message.signer] = _Sender()
+            self._power_heard += self.roster.power(message.signer)
         stored = sender.views.get(message.view, {}).get(message.kind)
         if stored is not None:
             return False, None if stored == message else stored
@@ -51,9 +57,11 @@ class VoteBook:
             for view in [v for v in sender.views if current_view < v < message.view]:
                 self._forget(sender, view, member.index)
         sender.highest_view = max(sender.highest_view, message.view)
+        self._highest_view = max(self._highest_view, message.view)
         sender.views.setdefault(message.view, {})[message.kind] = message
         slot = (message.kind, message.view)
         self._slots.setdefault(slot, {})[member.index] = message
+        self._power[slot] = self._power.get(slot, 0) + self.roster.power(message.signer)
         self._in_order.pop(slot, None)
         return True, None
 
@@ -61,9 +69,9 @@ class VoteBook:
         for kind in sender.views.pop(view):
             slot = (kind, view)
             self._in_order.pop(slot, None)
-            del self._slots[slot][index]
+            self._power[slot] -= self.roster.power(self._slots[slot].pop(index).signer)
             if not self._slots[slot]:
-                del self._slots[slot]
+                del self._slots[slot], self._power[slot]
 
     def forget_before(self, current_view: int) -> None:
         for key, sender in self._senders.items():
@@ -109,9 +117,14 @@ class VoteBook:
     def power(self, messages: list[Prepare] | list[Commit] | list[Ballot]) -> int:
         return sum(self.roster.power(message.signer) for message in messages)
 
+    def power_in(self, kind: MessageKind, view: int) -> int:
+        """Power of all members with a message of ``kind`` in ``view``: kept up to date, so that nobody need look
+        through the messages while there are too few of them for anything to follow."""
+        return self._power.get((kind, view), 0)
+
     def power_heard(self) -> int:
         """Power of all members that said anything of this height."""
-        return sum(self.roster.power(key) for key in self._senders)
+        return self._power_heard
 
     def views(self, kind: MessageKind) -> list[int]:
         """In which there are messages of ``kind``, rising."""
@@ -122,6 +135,8 @@ class VoteBook:
 
         Of each member the message with the smallest attachment: COMMIT before PREPARE before SET before BALLOT.
         """
+        if self._highest_view <= current_view:
+            return None
         reached = sorted(
             ((s.highest_view, key) for key, s in self._senders.items() if s.highest_view > current_view),
             reverse=True,

@@ -47,6 +47,31 @@ def test_votes_of_members_without_power_do_not_count(table: Playbook, book: Vote
     assert book.prepares(0) == [] and book.commits(0) == []
 
 
+def test_power_in_a_slot_is_that_of_its_messages_through_all_changes(table: Playbook, book: VoteBook) -> None:
+    """Votes of members with and without power, repeats, contradictions, jumps ahead and views that fall off behind."""
+    kinds = (MessageKind.BALLOT, MessageKind.PREPARE, MessageKind.COMMIT)
+    for number in range(400):
+        author, view = number * 7 % 5, number * number % 41
+        said = (table.prepare if number % 2 else table.commit)(author, view, (ONE, TWO, NIL)[number % 3])
+        book.add(said, current_view=number // 20)
+        book.forget_before(number // 20)
+        for view in range(41):
+            found = (book.ballots(view), book.prepares(view), book.commits(view))
+            for kind, messages in zip(kinds, found, strict=True):
+                assert book.power_in(kind, view) == sum(table.ledger.roster.power(m.signer) for m in messages)
+    assert any(book.power_in(MessageKind.COMMIT, view) for view in range(41))
+
+
+def test_whoever_speaks_is_heard_once(table: Playbook, book: VoteBook) -> None:
+    for view in range(3):
+        book.add(table.prepare(1, view, ONE), current_view=view)
+    assert book.power_heard() == 1
+    book.add(table.commit(4, 0, ONE), current_view=2)
+    assert book.power_heard() == 1, "an observer has no power"
+    book.add(table.commit(2, 0, ONE), current_view=2)
+    assert book.power_heard() == 2
+
+
 def test_strangers_are_not_recorded(table: Playbook, book: VoteBook) -> None:
     assert book.add(table.commit(9, 0, ONE), current_view=0) == (False, None)
     assert len(book) == 0
