@@ -31,7 +31,7 @@ WEB_PORT_DEFAULT = 8080
 KEY_FILE = "identity.key"
 CONFIG_BYTES_MAX = 1024 * 1024
 NODE_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-LATER_KEYS = ("advertise", "encryption", "invite")
+LATER_KEYS = ("advertise", "encryption")
 """Settings of parts that are not built yet: giving one is refused."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEBUG_LEVELS = {"0": "warning", "1": "info", "2": "debug", "3": "debug"}
@@ -94,6 +94,8 @@ class NodeConfig(BaseModel):
     """Processor threads that the node may keep busy at once."""
     heartbeat_interval_ms: Annotated[int, Field(ge=100, le=600_000)] = 5_000
     partition_timeout_ms: Annotated[int, Field(ge=300, le=3_600_000)] = 15_000
+    invite: str | None = None
+    """An invitation for this node's key, where the members invite whom they want (``aicp-node invite``)."""
     log_level: str | None = None
     """debug, info, warning or error; None takes it from DEBUG_LEVEL, else info."""
     log_json: bool = False

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aicpnode.errors import UserError
-from aicpnode.genesis import Founder, Genesis, write_genesis
+from aicpnode.genesis import Admission, Expected, Founder, Genesis, write_genesis
 from aicpnode.node.start import GENESIS_BLOBS_FOLDER, make_genesis
 from aicpnode.storage.blobs import Blobs
 
@@ -26,6 +26,8 @@ def found_run_folder(
     data: Path | None,
     probation_rounds: int = PROBATION_ROUNDS,
     decay_rounds: int | None = None,
+    admission: Admission = Admission.OPEN,
+    allowlist: tuple[Expected, ...] = (),
 ) -> tuple[Path, Genesis]:
     """Make a run on the text at ``data`` (None: the embedded corpus) and write its folder.
 
@@ -43,6 +45,8 @@ def found_run_folder(
             blobs=blobs,
             probation_rounds=probation_rounds,
             decay_rounds=decay_rounds,
+            admission=admission,
+            allowlist=allowlist,
         )
     write_genesis(path, genesis)
     return path, genesis

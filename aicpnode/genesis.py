@@ -27,6 +27,7 @@ MAX_GENESIS_BYTES = 1 << 20
 MAX_SHARDS = 4096
 MAX_SHARD_BYTES = 64 << 20
 MAX_MEMBERS = 100
+MAX_ALLOWLIST = 1024
 MAX_PARAMETERS = 1 << 40
 MAX_ROUND_MS = 24 * 3600 * 1000
 """One day."""
@@ -63,7 +64,14 @@ class Rule(StrEnum):
 
 
 class Admission(StrEnum):
+    """Who may join (consensus specification, section 7)."""
+
     OPEN = "open"
+    """Anybody who reaches a member."""
+    INVITE = "invite"
+    """Whom a voting member has invited, and whom ``allowlist`` names."""
+    ALLOWLIST = "allowlist"
+    """Whom ``allowlist`` names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +174,13 @@ class Founder(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Expected(Record):
+    """A key that may join without an invitation."""
+
+    key: Annotated[bytes, Bytes(KEY_BYTES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusSpec(Record):
     """Timeouts of the decision protocol (consensus specification, section 4)."""
 
@@ -196,6 +211,7 @@ class Genesis(Record):
     round: RoundSpec
     roster: Annotated[tuple[Founder, ...], Many(1, MAX_MEMBERS)]
     admission: Admission = Admission.OPEN
+    allowlist: Annotated[tuple[Expected, ...], Many(0, MAX_ALLOWLIST)] = ()
     probation_rounds: Annotated[int, Integer(1, 100_000)] = 50
     max_members: Annotated[int, Integer(1, MAX_MEMBERS)] = MAX_MEMBERS
     consensus: ConsensusSpec
@@ -205,6 +221,8 @@ class Genesis(Record):
             return "one key stands twice in the roster"
         if len(self.roster) > self.max_members:
             return "more founders than max_members"
+        if self.admission is Admission.OPEN and self.allowlist:
+            return "an allowlist means nothing while admission is open"
         if self.training.sequence_length > self.model.context:
             return "sequence_length is longer than the model's context"
         return None

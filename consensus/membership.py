@@ -15,6 +15,7 @@ from consensus.operations import (
     PROBATION_MEMBERS_MAX,
     ROSTER_ENTRIES_PER_MEMBER_MAX,
     apply_operation,
+    refuse_admission,
     refuse_operation,
     select_operations,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "genesis_state",
     "may_join_again",
     "next_state",
+    "refuse_admission",
     "refuse_operation",
     "select_operations",
 ]

@@ -14,6 +14,7 @@ from consensus.evidence import EVIDENCE_PER_BLOCK_MAX, contradiction, refuse_evi
 from consensus.messages import (
     JOINS_PER_BLOCK_MAX,
     OPERATIONS_PER_SIGNER_MAX,
+    Invitation,
     Operation,
     OperationKind,
     operations_weight_max,
@@ -76,10 +77,8 @@ def _refuse_join(state: LedgerState, operation: Operation) -> str | None:
         return "already a member"
     if member is not None and operation.sequence <= state.standings[member.index].sequence:
         return "sequence already used"
-    if rules.admission is Admission.ALLOWLIST and operation.signer not in rules.allowlist:
-        return "not on the allowlist"
-    if rules.admission is Admission.INVITE and not _is_invited(state, operation):
-        return "no invitation of a voting member"
+    if refusal := refuse_admission(state, operation.signer, operation.invitation):
+        return refusal
     on_probation = sum(other.status is MemberStatus.PROBATION for other in members)
     if len(state.roster.active) + on_probation >= rules.members_max:
         return "the roster is full"
@@ -90,11 +89,15 @@ def _refuse_join(state: LedgerState, operation: Operation) -> str | None:
     return None if operation.sequence >= 1 else "sequence starts at 1"
 
 
-def _is_invited(state: LedgerState, operation: Operation) -> bool:
-    invitation = operation.invitation
-    if operation.signer in state.rules.allowlist:
-        return True
-    return invitation is not None and invitation.guest == operation.signer and state.roster.is_active(invitation.signer)
+def refuse_admission(state: LedgerState, guest: bytes, invitation: Invitation | None) -> str | None:
+    """Why ``guest`` is not let in by the rule of admission, whatever room there is; None if it is."""
+    if state.rules.admission is Admission.OPEN or guest in state.rules.allowlist:
+        return None
+    if state.rules.admission is Admission.ALLOWLIST:
+        return "not on the allowlist"
+    if invitation is None or invitation.guest != guest or not state.roster.is_active(invitation.signer):
+        return "no invitation of a voting member"
+    return None
 
 
 def _is_asked_for(state: LedgerState, operation: Operation, member: Member) -> bool:

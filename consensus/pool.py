@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from consensus.membership import LedgerState, may_join_again, refuse_operation
+from consensus.membership import LedgerState, may_join_again, refuse_admission, refuse_operation
 from consensus.messages import Operation, OperationKind
 from consensus.types import MemberStatus
 
@@ -107,7 +107,8 @@ def _is_settled(ledger: LedgerState, operation: Operation) -> bool:
     if standing is not None and operation.sequence <= standing.sequence:
         return True
     if operation.kind is OperationKind.JOIN:
-        return member is not None and not may_join_again(member)
+        is_member = member is not None and not may_join_again(member)
+        return is_member or refuse_admission(ledger, operation.signer, operation.invitation) is not None
     if member is None:
         return False  # its JOIN may be on the way
     if operation.kind is OperationKind.PRESENT:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from aicpnode.cli import ask, bench, demo, initialise, keys, later, run, simulate
+from aicpnode.cli import ask, bench, demo, govern, initialise, keys, later, run, simulate
 from aicpnode.cli.options import EXIT_INTERRUPTED
 from aicpnode.errors import AicpError, UserError
 
@@ -34,6 +34,7 @@ app.command("init")(initialise.init)
 app.add_typer(keys.app, name="key")
 app.add_typer(bench.app, name="bench")
 ask.register(app)
+govern.register(app)
 later.register(app)
 
 

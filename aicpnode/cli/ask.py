@@ -45,27 +45,27 @@ def status(
     """Where the ledger, the model and the training of a running node stand."""
     if check:
         raise typer.Exit(_check(node, as_json=as_json))
-    _ask("status", node, as_json)
+    ask("status", node, as_json)
 
 
 def why(node: NodeOption = None, as_json: JsonOption = False) -> None:
     """What a running node waits for, on whom, and what happens next."""
-    _ask("why", node, as_json)
+    ask("why", node, as_json)
 
 
 def peers(node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Connected peers, and addresses that are being dialled."""
-    _ask("peers", node, as_json)
+    ask("peers", node, as_json)
 
 
 def members(node: NodeOption = None, as_json: JsonOption = False) -> None:
     """The roster that votes, with each member's standing."""
-    _ask("members", node, as_json)
+    ask("members", node, as_json)
 
 
 def health(node: NodeOption = None, as_json: JsonOption = False) -> None:
     """The checks a running node makes of itself; exits 1 if one fails."""
-    result = _ask("health", node, as_json)
+    result = ask("health", node, as_json)
     if not result.get("healthy"):
         raise typer.Exit(1)
 
@@ -76,12 +76,12 @@ def rounds(
     first: Annotated[int, typer.Option("--from", min=0, help="First round to list.")] = 0,
 ) -> None:
     """What each training round brought."""
-    _ask("rounds", node, as_json, {"from": first})
+    ask("rounds", node, as_json, {"from": first})
 
 
 def checkpoint(node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Write a checkpoint of the agreed model now."""
-    _ask("checkpoint", node, as_json, timeout_s=LONG_COMMAND_TIMEOUT_S)
+    ask("checkpoint", node, as_json, timeout_s=LONG_COMMAND_TIMEOUT_S)
 
 
 def generate(
@@ -140,9 +140,10 @@ def _client(node: str | None, timeout_s: float) -> SyncControlClient:
     return SyncControlClient(Registry().find(node), idle_timeout_s=timeout_s)
 
 
-def _ask(
+def ask(
     command: str, node: str | None, as_json: bool, args: JsonObject | None = None, *, timeout_s: float = 15.0
 ) -> JsonObject:
+    """Call one command of the running node and print its result."""
     from aicpnode.interfaces.render import render
 
     result = _client(node, timeout_s).call(command, args)

@@ -11,7 +11,7 @@ from aicpnode.cli.options import JsonOption, print_json
 from aicpnode.errors import NotAvailableYet, UserError
 
 if TYPE_CHECKING:
-    from aicpnode.genesis import Founder
+    from aicpnode.genesis import Admission, Expected, Founder
 
 KEY_HEX_DIGITS = 64
 
@@ -25,6 +25,11 @@ def init(
     name: Annotated[str, typer.Option(help="Name of the run for people.")] = "run",
     data: Annotated[Path | None, typer.Option(metavar="PATH", help="Text file or folder; default: embedded.")] = None,
     probation_rounds: Annotated[int, typer.Option(min=1, help="Rounds until a newcomer gets a vote.")] = 50,
+    admission: Annotated[str, typer.Option(help="Who may join: open, invite or allowlist.")] = "open",
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="A key that may join without invitation. Repeat for each."),
+    ] = None,
     from_run: Annotated[str | None, typer.Option("--from", metavar="NAME|DIR", help="Not available yet.")] = None,
     from_checkpoint: Annotated[str | None, typer.Option(metavar="HASH", help="Not available yet.")] = None,
     as_json: JsonOption = False,
@@ -40,7 +45,16 @@ def init(
         )
     from aicpnode.founding import found_run_folder
 
-    path, genesis = found_run_folder(folder, name=name, founders=founders, data=data, probation_rounds=probation_rounds)
+    rule, expected = parse_admission(admission, allow or [])
+    path, genesis = found_run_folder(
+        folder,
+        name=name,
+        founders=founders,
+        data=data,
+        probation_rounds=probation_rounds,
+        admission=rule,
+        allowlist=expected,
+    )
     network = genesis.network_id.hex()
     if as_json:
         print_json(
@@ -51,6 +65,22 @@ def init(
     typer.echo(f"{path}: network {network}, {genesis.parameters} parameters")
     typer.echo(f"{len(founders)} founders, which tolerate {tolerates} faulty among them.")
     typer.echo(f"Each founder starts with: aicp-node run --genesis {path} --bootstrap HOST:PORT")
+
+
+def parse_admission(text: str, keys: list[str]) -> tuple[Admission, tuple[Expected, ...]]:
+    """Who may join, and the keys that need no invitation. Raises ``UserError``."""
+    from aicpnode.genesis import Admission, Expected
+
+    try:
+        rule = Admission(text)
+    except ValueError:
+        raise UserError(f"{text!r} is no admission.", advice="It is open, invite or allowlist.") from None
+    if rule is Admission.OPEN and keys:
+        raise UserError("--allow means nothing while admission is open.", advice="Add --admission allowlist or invite.")
+    try:
+        return rule, tuple(Expected(key=bytes.fromhex(key)) for key in keys)
+    except ValueError as error:
+        raise UserError("A key after --allow is none.", advice="Give the 64 digits of aicp-node key show.") from error
 
 
 def parse_member(text: str) -> Founder:

@@ -11,9 +11,6 @@ from aicpnode.errors import NotAvailableYet
 LATER = {
     "inspect": "Genesis, roster and needs of a run before joining it",
     "doctor": "Check ports, clock, disk, memory, torch and reachability, with advice",
-    "blacklist": "Members banned by agreement",
-    "propose": "Propose a run-wide change",
-    "endorse": "Endorse a run-wide change",
     "export": "Export the model for other tools",
     "train": "Train on one machine without a network",
     "plan": "Plan how a model fits the machines of a run",

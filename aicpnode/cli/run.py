@@ -54,7 +54,7 @@ def run(
     data: Annotated[Path | None, typer.Option(metavar="PATH", help="Text for a run of this node's own.")] = None,
     device: Annotated[Text, typer.Option(help="auto, cpu or cuda:N.")] = None,
     encryption: Annotated[Text, typer.Option(help="Not available yet: sessions are plain.")] = None,
-    invite: Annotated[Text, typer.Option(help="Not available yet.")] = None,
+    invite: Annotated[Text, typer.Option(help="An invitation that a member made for this node's key.")] = None,
     log_level: Annotated[Text, typer.Option(help="debug, info, warning or error.")] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log file as JSON lines.")] = False,
     repl: Annotated[bool, typer.Option("--repl", help="Show the prompt p2p> here.")] = False,

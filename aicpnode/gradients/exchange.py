@@ -67,7 +67,8 @@ class RoundContext:
 
     ``authors``: every roster key and its index; ``expected``: expected(r); ``contributing``: whether any member
     contributes; ``contributing_here``: whether this one does; ``my_index``: its roster index, if it has one;
-    ``voters``: keys with power, empty if unknown: then all count; ``height``: of the ledger, for traces.
+    ``voters``: keys with power, empty if unknown: then all count; ``height``: of the ledger, for traces;
+    ``round_s``: the length of a round in seconds, None for that of the genesis.
     """
 
     round: int
@@ -79,6 +80,7 @@ class RoundContext:
     my_index: int | None
     voters: frozenset[bytes] = frozenset()
     height: int = 0
+    round_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,12 @@ class Exchange:
         self._silent: set[bytes] = set()
         self._closed = False
         self._disk_full_since_s: float | None = None
+
+    @property
+    def round_s(self) -> float:
+        """The length of the running round: the members may have changed that of the genesis."""
+        agreed = None if self._context is None else self._context.round_s
+        return self._run.round_s if agreed is None else agreed
 
     def open(self, nursery: trio.Nursery) -> None:
         """Listen to GRADs and serve packages; tasks go into ``nursery``."""
@@ -231,11 +239,11 @@ class Exchange:
         since_s = now_s - self.timers_started_s
         missing, unsettled = self.core.missing(), self.core.unsettled()
         if missing and not self.core.revealed:
-            left_s = max(0.0, REVEAL_AT * self._run.round_s - since_s)
+            left_s = max(0.0, REVEAL_AT * self.round_s - since_s)
             what, then = "gradient proposals", f"in {left_s:.1f} s the round goes on without them"
             found.append(Wait(what=what, who=tuple(missing), since_s=since_s, next=then))
         elif unsettled:
-            left_s = max(0.0, DEADLINE_AT * self._run.round_s - since_s)
+            left_s = max(0.0, DEADLINE_AT * self.round_s - since_s)
             what, then = "bodies and verdicts of proposals", f"in {left_s:.1f} s the round goes on without them"
             found.append(Wait(what=what, who=tuple(unsettled), since_s=since_s, next=then))
         return found
@@ -336,9 +344,9 @@ class Exchange:
         self._nursery.start_soon(scoped)
 
     async def _run_timers(self, round: int, started_s: float) -> None:
-        await trio.sleep_until(started_s + REVEAL_AT * self._run.round_s)
+        await trio.sleep_until(started_s + REVEAL_AT * self.round_s)
         self._feed(RevealDue(round=round))
-        await trio.sleep_until(started_s + DEADLINE_AT * self._run.round_s)
+        await trio.sleep_until(started_s + DEADLINE_AT * self.round_s)
         self._feed(DeadlineDue(round=round))
 
     async def _resend(self, grad: Envelop) -> None:

@@ -322,7 +322,7 @@ class Participant:
         while True:
             context, started_s = self._context, self._exchange.timers_started_s
             if context is not None and context.round > max(after, self._own.latest_round) and started_s is not None:
-                stop_at = started_s + TRAIN_UNTIL * self._run.round_s
+                stop_at = started_s + TRAIN_UNTIL * self._exchange.round_s
                 is_member = context.contributing_here and context.my_index is not None
                 if is_member and context.round == self.state.round and trio.current_time() < stop_at:
                     assert context.my_index is not None

@@ -173,6 +173,38 @@ def render_test(result: JsonObject) -> RenderableType:
     )
 
 
+def render_blacklist(result: JsonObject) -> RenderableType:
+    """Whom the members banned and why, and against whom there is evidence that they have not decided on yet."""
+    table = _table("banned", "key", "reason")
+    for member in result.get("banned") or []:
+        table.add_row(_text(member.get("name")), short(member.get("key")), _text(member.get("reason")))
+    parts: list[RenderableType] = [table if table.row_count else Text("Nobody is banned.")]
+    for member in result.get("accused") or []:
+        name = _text(member.get("name"))
+        parts.append(Text(f"There is evidence against {name}; the members have not decided on it yet."))
+    return Group(*parts)
+
+
+def render_changes(result: JsonObject) -> RenderableType:
+    """Run-wide changes that wait for endorsements."""
+    table = _table("id", "change", "endorsed by", "power")
+    for change in result.get("changes") or []:
+        table.add_row(
+            _text(change.get("id")), _text(change.get("change")), _text(", ".join(change.get("endorsers") or [])),
+            f"{_text(change.get('power'))} of {_text(change.get('needed'))}",
+        )  # fmt: skip
+    return table if table.row_count else Text("No change waits for endorsements.")
+
+
+def render_change(result: JsonObject) -> RenderableType:
+    """What became of a change that this node endorsed."""
+    what = f"{_text(result.get('change'))} ({_text(result.get('id'))})"
+    if result.get("in_effect"):
+        return Text(f"In effect: {what}.")
+    power = f"{_text(result.get('power'))} of {_text(result.get('needed'))}"
+    return Text(f"Waiting: {what}, endorsed with power {power}. Others: aicp-node endorse {_text(result.get('id'))}")
+
+
 def short(value: Any) -> str:
     """The first digits of a hash or key in hex."""
     return str(value)[:SHORT_HASH_DIGITS] if value else UNKNOWN
@@ -262,5 +294,9 @@ _RENDERERS: dict[str, Callable[[JsonObject], RenderableType]] = {
     "members": render_members,
     "health": render_health,
     "rounds": render_rounds,
+    "blacklist": render_blacklist,
+    "changes": render_changes,
+    "propose": render_change,
+    "endorse": render_change,
     "test": render_test,
 }

@@ -15,15 +15,15 @@ import trio
 from rich.console import Console
 from rich.markup import escape
 
-from aicpnode.errors import AicpError, NotAvailableYet, UserError
+from aicpnode.errors import AicpError, UserError
 from aicpnode.interfaces.control import CommandCaller, JsonObject
 from aicpnode.interfaces.lines import LineSource
 from aicpnode.interfaces.render import printable, render
 
 PROMPT = "p2p> "
 WORDS = (
-    "stats", "peers", "members", "train", "stop", "test", "why", "health", "rounds", "blacklist", "checkpoint",
-    "generate", "help", "quit",
+    "stats", "peers", "members", "train", "stop", "test", "why", "health", "rounds", "blacklist", "propose",
+    "endorse", "leave", "checkpoint",     "generate", "help", "quit",
 )  # fmt: skip
 """The commands, for completion."""
 GENERATE_TOKENS = 256
@@ -118,7 +118,10 @@ class Repl:
                 plain("why", "what this node waits for, and on whom"),
                 plain("health", "the checks this node makes of itself"),
                 entry("rounds [N]", "the last N training rounds (default 10)", self._rounds),
-                entry("blacklist", "banned members", self._blacklist),
+                plain("blacklist", "banned members, and why"),
+                entry("propose CHANGE [VALUE]", "propose a run-wide change", self._propose),
+                entry("endorse [ID]", "endorse a change that waits; without ID: list them", self._endorse),
+                plain("leave", "give up this node's membership"),
                 plain("checkpoint", "write a checkpoint of the model now"),
                 entry("generate TEXT", "continue TEXT with the present model", self._generate),
                 entry("help", "this list", self._help),
@@ -172,8 +175,18 @@ class Repl:
         if isinstance(speed, int | float):
             self._console.print(f"({speed:.0f} tokens/s, model of round {round_})", style="dim")
 
-    async def _blacklist(self, rest: str) -> None:
-        raise NotAvailableYet("blacklist")
+    async def _propose(self, rest: str) -> None:
+        words = rest.split(maxsplit=2)
+        if not words:
+            raise UserError("propose what?", advice="stop, resume, remove MEMBER REASON, round-seconds N, ...")
+        args = dict(zip(("kind", "value", "reason"), words, strict=False))
+        self._console.print(render("propose", await self._caller.call("propose", args)))
+
+    async def _endorse(self, rest: str) -> None:
+        if rest:
+            self._console.print(render("endorse", await self._caller.call("endorse", {"id": rest})))
+        else:
+            self._console.print(render("changes", await self._caller.call("changes")))
 
     async def _help(self, rest: str) -> None:
         for command in self.commands.values():

@@ -138,6 +138,11 @@ class Mesh:
     def on_connect(self, callback: Callable[[PeerInfo], None]) -> None:
         self._connect_callbacks.append(callback)
 
+    def leave(self, key: bytes, reason: str) -> None:
+        """End the connection to ``key``, if there is one: the members exclude it."""
+        if key in self._peers:
+            self._peers[key].connection.close(RefusalCode.BANNED, reason)
+
     def on_disconnect(self, callback: Callable[[PeerInfo], None]) -> None:
         self._disconnect_callbacks.append(callback)
 

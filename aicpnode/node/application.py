@@ -46,6 +46,7 @@ class GradientApplication:
                 my_index=context.authors.get(self._key),
                 voters=context.voters,
                 height=context.height,
+                round_s=context.round_ms / 1000,
             )
         )
 

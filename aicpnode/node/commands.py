@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from aicpnode.errors import NotAvailableYet, UserError
+from aicpnode.errors import UserError
 from aicpnode.events import BlockDecided, InnerStep, Notice, PhaseReached, ProposalJudged, RoundApplied, Subscription
 from aicpnode.interfaces.control import Emit, JsonObject
 from aicpnode.node import report
+from aicpnode.node.governance import GovernanceCommands
 from aicpnode.replication.intent import WITHOUT_END
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ class NodeCommands:
         surface.register("checkpoint", self._checkpoint, help="write a checkpoint")
         surface.register_stream("generate", self._generate, help="continue a text")
         surface.register("evaluate", self._evaluate, help="validation loss of the agreed model")
-        surface.register("blacklist", self._blacklist, help="banned members")
         surface.register("probe", self._probe, help="have the members decide an operation that changes nothing")
         surface.register("quit", self._quit, help="stop the node")
 
@@ -66,9 +66,6 @@ class NodeCommands:
 
     async def _rounds(self, args: JsonObject) -> JsonObject:
         return {"rounds": await self._node.rounds.stored(_integer(args, "from", 0))}
-
-    async def _blacklist(self, args: JsonObject) -> JsonObject:
-        raise NotAvailableYet("The blacklist")
 
     async def _probe(self, args: JsonObject) -> JsonObject:
         """Repeats what the ledger says of this member's contribution, and waits until that is decided."""
@@ -133,7 +130,7 @@ class NodeCommands:
             else:
                 # The running round may be half over: the next one is seen from its beginning.
                 round_number += 1
-            limit_s = TEST_ROUNDS_WAITED * node.genesis.round.round_ms / 1000 + TEST_MARGIN_S
+            limit_s = TEST_ROUNDS_WAITED * node.driver.ledger.rules.round_ms / 1000 + TEST_MARGIN_S
             before = node.model_hash_hex
             with trio.move_on_after(limit_s):
                 return await self._watch_round(round_number, before, subscription, emit)
@@ -250,6 +247,7 @@ class NodeCommands:
 def register(node: Node) -> None:
     """Put every command on ``node.surface``."""
     NodeCommands(node)
+    GovernanceCommands(node)
 
 
 def _integer(args: JsonObject, name: str, default: int, *, lowest: int = 0) -> int:

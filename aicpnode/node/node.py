@@ -37,6 +37,7 @@ from aicpnode.replication.agreement import Agreement
 from aicpnode.replication.driver import Driver, Transport
 from aicpnode.replication.explain import Wait
 from aicpnode.replication.intent import WITHOUT_END, Intent, Wish
+from aicpnode.replication.invitation import read_invitation
 from aicpnode.storage.blobs import Blobs
 from aicpnode.storage.database import Database
 from aicpnode.storage.lock import DataDirLock
@@ -174,6 +175,7 @@ class Node:
             bootstrap=[Address.parse(text) for text in config.bootstrap_peers],
             head_height=lambda: self.driver.head,
             is_member=lambda key: self.driver.ledger.roster.by_key(key) is not None,
+            blacklisted=lambda key: self.driver.is_banned(key),
             events=self.bus,
             peer_store=self.database,
             heartbeat_seconds=config.heartbeat_interval_ms / 1000,
@@ -205,6 +207,10 @@ class Node:
             events=self.bus,
             trains=config.trains,
             default_intent=self._default_intent(),
+            on_banned=lambda key: self.mesh.leave(key, "blacklisted by the members"),
+            invitation=None
+            if config.invite is None
+            else read_invitation(config.invite, network_id=self.network_id, guest=self.identity.key),
         )
         self.rounds = RoundKeeper(self)
         commands.register(self)

@@ -231,7 +231,7 @@ def why(node: Node) -> JsonObject:
     if missing:
         waits.append(_missing_members(node, [member.key for member in missing]))
     waits += node.start_waits()
-    probation = probation_wait(driver.replica, node.identity.key)
+    probation = probation_wait(driver.replica, node.identity.key, driver.invitation)
     if probation is not None:
         waits.append(probation)
     waits += replica_waits(driver.replica, lambda key: name_of(node, key))

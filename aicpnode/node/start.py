@@ -17,7 +17,7 @@ import trio
 from aicpnode.config import NodeConfig
 from aicpnode.envelop.codec import pack
 from aicpnode.errors import RemoteError, UserError
-from aicpnode.genesis import Founder, Genesis, read_genesis
+from aicpnode.genesis import Admission, Expected, Founder, Genesis, read_genesis
 from aicpnode.gradients.state import initial_state
 from aicpnode.identity import USED_MARKER, Identity, short
 from aicpnode.network.discovery import fetch_genesis
@@ -177,6 +177,8 @@ def make_genesis(
     blobs: Blobs,
     probation_rounds: int,
     decay_rounds: int | None = None,
+    admission: Admission = Admission.OPEN,
+    allowlist: tuple[Expected, ...] = (),
 ) -> Genesis:
     """A genesis with the default model and training on the text at ``data``, its blobs stored in ``blobs``."""
     from aicpnode.model.initial import initial_theta
@@ -208,6 +210,8 @@ def make_genesis(
         training=preset.training,
         round=preset.round,
         roster=founders,
+        admission=admission,
+        allowlist=allowlist,
         probation_rounds=probation_rounds,
         consensus=preset.consensus,
     )

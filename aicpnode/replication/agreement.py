@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aicpnode.genesis import Genesis
-from consensus.membership import LedgerRules, LedgerState, genesis_state
+from consensus.membership import Admission, LedgerRules, LedgerState, genesis_state
 from consensus.pacemaker import Timing
 
 
@@ -22,7 +22,13 @@ class Agreement:
     @classmethod
     def of(cls, genesis: Genesis) -> Agreement:
         network_id = genesis.network_id
-        rules = LedgerRules(probation_rounds=genesis.probation_rounds, members_max=genesis.max_members)
+        rules = LedgerRules(
+            probation_rounds=genesis.probation_rounds,
+            members_max=genesis.max_members,
+            admission=Admission[genesis.admission.name],
+            round_ms=genesis.round.round_ms,
+            allowlist=frozenset(expected.key for expected in genesis.allowlist),
+        )
         founders = ((founder.key, founder.power, founder.name) for founder in genesis.roster)
         return cls(
             network_id=network_id,

@@ -39,6 +39,8 @@ class RoundContext:
     contributing: bool
     """Whether anybody contributes: if not, the round has no deadline."""
     own_contribution: bool
+    round_ms: int
+    """How long the round takes."""
 
 
 class Application(Protocol):

@@ -169,5 +169,6 @@ class Applier:
                 last_round_empty=ledger.last_round_empty,
                 contributing=bool(ledger.contributors()),
                 own_contribution=ledger.contributes(self._key),
+                round_ms=ledger.rules.round_ms,
             )
         )

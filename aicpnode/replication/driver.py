@@ -12,6 +12,7 @@ import random
 import statistics as stats
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 import trio
@@ -67,6 +68,7 @@ from consensus.evidence import Evidence, contradiction
 from consensus.membership import LedgerState
 from consensus.messages import Ballot, Invitation, Operation, OperationKind, Vote
 from consensus.replica import Replica
+from consensus.types import MemberStatus
 
 BATCH_INPUTS_MAX = 64
 HEAD_PERIOD_S = 5.0
@@ -96,9 +98,12 @@ class Driver:
         events: EventBus,
         trains: bool,
         default_intent: Intent,
+        on_banned: Callable[[bytes], None] = lambda _key: None,
+        invitation: Invitation | None = None,
         snapshot_rounds: int = 10,
         rng: random.Random | None = None,
     ) -> None:
+        """``on_banned`` is told each key that the members ban; ``invitation`` is shown in this node's JOIN."""
         self._identity = identity
         self._name = name
         self._agreement = agreement
@@ -107,6 +112,7 @@ class Driver:
         self._events = events
         self._random = rng or random.Random()
         self._crypto = MemberCrypto(identity, agreement.network_id)
+        self.invitation, self._on_banned = invitation, on_banned
         self._store = LedgerStore(database, agreement.network_id)
         self._inbox = Inbox()
         self._timers: dict[Timer, float] = {}
@@ -128,8 +134,6 @@ class Driver:
         self.can_train: bool | None = None if trains else False
         """None until a node that trains has what it needs: only then does it ask the ledger to be waited for."""
         self.amnesia: Amnesia | None = None
-        self.invitation: Invitation | None = None
-        """Shown in this node's JOIN; needed where members are invited."""
         self.replica = self._load()
         self._exchange = DecisionExchange(
             identity=identity,
@@ -206,6 +210,15 @@ class Driver:
     @property
     def is_behind(self) -> bool:
         return self.replica.is_behind or not self.is_applied
+
+    def is_banned(self, key: bytes) -> bool:
+        """Whether the members have banned ``key``."""
+        member = self.ledger.roster.by_key(key)
+        return member is not None and member.status is MemberStatus.BANNED
+
+    def invite(self, guest: bytes) -> Invitation:
+        """This member's word that ``guest`` may join."""
+        return self._crypto.invite(guest)
 
     @property
     def accused(self) -> frozenset[bytes]:
@@ -550,6 +563,7 @@ class Driver:
         self._applier.enqueue(
             DecidedBlock(block=block, block_id=certificate.block_id, before=decision.before, after=decision.ledger)
         )
+        self._tell_banned(decision)
         training = block.body.training
         self._events.publish(
             BlockDecided(
@@ -563,6 +577,16 @@ class Driver:
         )
         self._intent_wakeup.set()
         self._announce_change()
+
+    def _tell_banned(self, decision: Decide) -> None:
+        if decision.before.roster is decision.ledger.roster:
+            return
+        before = {member.key for member in decision.before.roster.members if member.status is MemberStatus.BANNED}
+        for member in decision.ledger.roster.members:
+            if member.status is MemberStatus.BANNED and member.key not in before:
+                reason = decision.ledger.standings[member.index].reason
+                self._notice("warning", f"{self._member_name(member.key)} is banned by the members: {reason}")
+                self._on_banned(member.key)
 
     def _on_applied(self, applied: Applied) -> None:
         self._inbox.put(applied)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from aicpnode.envelop.kinds import COUNTER_MAX
 from aicpnode.replication.recovery import Amnesia
 from consensus.events import Step
-from consensus.membership import may_join_again, refuse_operation
-from consensus.messages import MessageKind, Operation, OperationKind
+from consensus.membership import may_join_again, refuse_admission, refuse_operation
+from consensus.messages import Invitation, MessageKind, Operation, OperationKind
 from consensus.replica import Replica
 from consensus.types import MemberStatus
 
@@ -87,11 +87,17 @@ def _missing_votes(replica: Replica, name_of: Callable[[bytes], str]) -> list[Wa
     ]
 
 
-def probation_wait(replica: Replica, key: bytes) -> Wait | None:
+def probation_wait(replica: Replica, key: bytes, invitation: Invitation | None = None) -> Wait | None:
     """What a newcomer or a member on probation still lacks."""
     needed = replica.ledger.rules.probation_rounds
     member = replica.roster.by_key(key)
+    if member is not None and member.status is MemberStatus.BANNED:
+        reason = replica.ledger.standings[member.index].reason
+        return Wait(what=f"nothing: the members have banned this node: {reason}", next="this key never votes again")
     if member is None or may_join_again(member):
+        if refusal := refuse_admission(replica.ledger, key, invitation):
+            rule = replica.ledger.rules.admission.name.lower()
+            return Wait(what=f"admission, which is by {rule}: {refusal}", next="ask a member: aicp-node invite KEY")
         join = Operation(kind=OperationKind.JOIN, signer=key, sequence=COUNTER_MAX, arguments=(bytes(16), ""))
         refusal = refuse_operation(replica.ledger, join)
         if refusal is not None:

@@ -16,7 +16,7 @@ from enum import IntEnum
 
 from aicpnode.envelop.codec import Value, pack, unpack
 from consensus.evidence import Evidence
-from consensus.membership import LedgerState, may_join_again
+from consensus.membership import LedgerState, may_join_again, refuse_admission
 from consensus.messages import Invitation, OperationKind
 from consensus.operations import PRESENT_AFTER_ROUNDS
 from consensus.types import Member, MemberStatus
@@ -117,6 +117,8 @@ def wanted(
     if intent.wish is Wish.LEAVE:
         return _wanted_to_leave(member, ledger), intent
     if member is None or may_join_again(member):
+        if refuse_admission(ledger, me.key, me.invitation) is not None:
+            return None, intent
         request = Request(kind=OperationKind.JOIN, arguments=(me.nonce, me.name), invitation=me.invitation)
         return request, intent
     standing = ledger.standings[member.index]

@@ -64,8 +64,12 @@ async def test_lightweight_node_refuses_what_needs_torch(config, until) -> None:
         for command in ("train", "checkpoint", "evaluate"):
             with pytest.raises(UserError):
                 await node.surface.call(command)
-        with pytest.raises(UserError, match="not available yet"):
-            await node.surface.call("blacklist")
+        assert await node.surface.call("blacklist") == {"banned": [], "accused": []}
+        with pytest.raises(UserError, match="last voting member"):
+            await node.surface.call("leave")
+        proposed = await node.surface.call("propose", {"kind": "round-seconds", "value": "12"})
+        assert (proposed["in_effect"], proposed["change"]) == (True, "round-seconds 12")
+        assert await node.surface.call("changes") == {"changes": []}
         with pytest.raises(UserError, match="whole node"):
             await node.surface.call("quit")
 

@@ -30,7 +30,7 @@ from aicpnode.replication.intent import Intent, Wish
 from aicpnode.storage.database import Database
 from consensus.events import Opinion
 from consensus.membership import LedgerRules, genesis_state
-from consensus.messages import BallotEntry
+from consensus.messages import BallotEntry, Invitation
 from consensus.pacemaker import Timing
 
 NETWORK_ID = hashlib.sha256(b"a network in memory").digest()
@@ -186,6 +186,7 @@ class Member:
     wish: Wish | None = None
     """By default on if there are rounds to do."""
     lie_in_round: int | None = None
+    invitation: Invitation | None = None
     has_lost_database: bool = False
     """Set before a start on a new directory: what the node does when it finds its key used and no database."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -226,6 +227,7 @@ class Member:
                     application=self.application,
                     events=events,
                     trains=True,
+                    invitation=self.invitation,
                     default_intent=Intent(
                         wish=self.wish if self.wish is not None else Wish.ON if self.rounds else Wish.OFF
                     ),

@@ -52,7 +52,6 @@ def test_later_commands_say_so_and_exit_2(name: str, capsys: pytest.CaptureFixtu
     [
         (["run", "--node-type", "annotation"], "not available yet"),
         (["run", "--encryption", "on"], "not available yet"),
-        (["run", "--invite", "x"], "not available yet"),
         (["run", "--advertise", "h:1"], "not available yet"),
         (["run", "--bootstrap", "nonsense"], "bootstrap_peers"),
         (["run", "--p2p-port", "70000"], "p2p_port"),

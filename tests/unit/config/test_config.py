@@ -39,7 +39,6 @@ def test_classmethods_set_the_type() -> None:
         {"enable_rlhf": True},
         {"enable_web_interface": True},
         {"encryption": "on"},
-        {"invite": "x"},
         {"advertise": "h:1"},
     ],
 )

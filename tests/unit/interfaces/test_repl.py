@@ -106,7 +106,6 @@ async def transcript(*lines: str | type[BaseException], calls: list[tuple[str, J
         ("checkpoint", "x.ckpt"),
         ("test", "bob: yes"),
         ("generate import", "import def [x]:\n(99 tokens/s"),
-        ("blacklist", "blacklist: not available yet."),
         ("help", "stop the node and leave"),
         ("stop", "This node does not train. Start a full node."),
         ("stats now", "stats takes no argument"),
