@@ -105,7 +105,7 @@ REFUSED_AS_MALFORMED = (garbage, too_many)
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__.replace("_", "-"))
-async def test_lying_decisions_are_refused_and_the_truth_is_fetched_from_others(make_network, lie) -> None:
+async def test_case_C20_lying_decisions_are_refused_and_the_truth_is_fetched_from_others(make_network, lie) -> None:
     network = make_network(4)
     members = [network.member(index, rounds=6) for index in range(3)]
     await network.start_all(members)

@@ -48,7 +48,7 @@ async def test_all_drivers_restarted_together_keep_what_was_decided(make_network
     network.assert_equal(members)
 
 
-async def test_driver_whose_state_is_not_the_certified_one_signs_nothing_more(make_network) -> None:
+async def test_case_C23_driver_whose_state_is_not_the_certified_one_signs_nothing_more(make_network) -> None:
     network = make_network(4)
     members = [network.member(index, rounds=ROUNDS) for index in range(3)]
     deviant = network.member(3, rounds=ROUNDS, lie_in_round=4)

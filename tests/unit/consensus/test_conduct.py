@@ -152,7 +152,7 @@ def test_absent_member_is_suspended_and_comes_back() -> None:
     assert state.standings[6].seen_round == state.round
 
 
-def test_absence_suspends_at_most_half_of_what_may_be_faulty() -> None:
+def test_case_C24_absence_suspends_at_most_half_of_what_may_be_faulty() -> None:
     """F(4)//2 = 0: of four nobody is suspended for absence. Of thirteen, F(13)//2 = 2."""
     state = trained(founders(4, until_round=9999), 2 * ABSENCE_ROUNDS, (0, 1, 2))
     assert status(state, 3) is MemberStatus.ACTIVE
@@ -170,7 +170,7 @@ def test_presence_counts_like_a_ballot_and_only_when_it_is_due() -> None:
     assert status(state, 6) is MemberStatus.ACTIVE
 
 
-def test_nothing_is_counted_while_nobody_trains() -> None:
+def test_case_C24_nothing_is_counted_while_nobody_trains() -> None:
     state = founders(7)
     for _ in range(2 * ABSENCE_ROUNDS):
         state = after(state, body(voters=range(5)))

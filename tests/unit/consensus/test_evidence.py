@@ -127,7 +127,7 @@ def test_the_last_member_is_not_banned(table: Playbook) -> None:
     assert "last member" in str(refuse_operation(founders(1), accusation(table, proof)))
 
 
-def test_one_conviction_a_key_and_eight_a_block(table: Playbook) -> None:
+def test_case_C21_one_conviction_a_key_and_eight_a_block(table: Playbook) -> None:
     state = founders(40)
     operations = []
     for culprit in range(1, 12):

@@ -311,7 +311,7 @@ def flood(table: Playbook, kind: str, number: int) -> Input:
         "heads",
     ],
 )
-def test_memory_stays_bounded_under_flood(kind: str) -> None:
+def test_case_C15_memory_stays_bounded_under_flood(kind: str) -> None:
     table = Playbook()
     table.decide(table.block())
     for number in range(200):

@@ -77,7 +77,7 @@ def test_strangers_are_not_recorded(table: Playbook, book: VoteBook) -> None:
     assert len(book) == 0
 
 
-def test_memory_stays_bounded_under_a_flood_of_views(table: Playbook, book: VoteBook) -> None:
+def test_case_C15_memory_stays_bounded_under_a_flood_of_views(table: Playbook, book: VoteBook) -> None:
     current = 20
     for view in (*range(200), *range(10_000, 10_200), 5_000):
         book.add(table.commit(1, view, NIL), current_view=current)

@@ -219,7 +219,7 @@ def test_the_round_after_a_tiny_proposal_that_was_let_in_alone_still_moves_the_m
     assert states.next_state(after, honest, PARAMETERS).history.norm >= usual.history.norm - 1
 
 
-def test_a_huge_proposal_that_is_let_in_alone_moves_the_model_by_twice_the_last_norm_at_most():
+def test_case_C33_huge_proposal_let_in_alone_moves_the_model_by_twice_the_last_norm_at_most():
     usual = states.next_state(first_state(), [plain_proposal(seed) for seed in range(4)], PARAMETERS)
     alone = replace_history(usual, AggregationHistory(norm=usual.history.norm))
     after = states.next_state(alone, [proposal(scale=1 << 22, seed=9)], PARAMETERS)

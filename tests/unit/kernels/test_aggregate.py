@@ -91,14 +91,14 @@ def mean_length(matrix, weights):
 
 
 @pytest.mark.parametrize("rule", [Rule.CLIP, Rule.CENTERED_CLIP])
-def test_a_huge_proposal_that_is_let_in_alone_moves_the_model_no_further_than_the_agreed_norm(rule):
+def test_case_C33_huge_proposal_let_in_alone_moves_the_model_no_further_than_the_agreed_norm(rule):
     matrix = aggregate.gram([proposal([100_000] * 410)])
     limit = 500_000 << 16
     result = aggregate.proposal_weights(matrix, rule=rule, norm_limit=limit)
     assert limit * 99 // 100 <= mean_length(matrix, result.weights) <= limit
 
 
-def test_two_of_three_that_collude_move_the_model_no_further_than_the_agreed_norm():
+def test_case_C33_two_of_three_that_collude_move_the_model_no_further_than_the_agreed_norm():
     huge = [proposal([VALUE_MAX] * 4, [0, 1, 2, 3]) for _ in range(2)]
     matrix = aggregate.gram([proposal([10] * 4, [4, 5, 6, 7]), *huge])
     result = aggregate.proposal_weights(matrix, rule=Rule.CENTERED_CLIP, norm_limit=1000 << 16)

@@ -221,7 +221,7 @@ def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
         assert database.get_meta("height") == b"\x03"
 
 
-def test_commits_wait_for_the_disk(tmp_path: Path, database: Database) -> None:
+def test_case_C03_commits_wait_for_the_disk(tmp_path: Path, database: Database) -> None:
     connection = database._connection._connection
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -57,7 +57,7 @@ def check(directory: Path, acknowledged: int) -> int:
         return head
 
 
-def test_everything_acknowledged_survives_sigkill(tmp_path: Path) -> None:
+def test_case_C03_everything_acknowledged_survives_sigkill(tmp_path: Path) -> None:
     dice = random.Random(7)
     head = 0
     for _ in range(KILLS):
