@@ -44,7 +44,8 @@ def _strike(before: LedgerState, state: LedgerState, body: Body) -> LedgerState:
 
     Power that is Byzantine alone cannot do it: Q holds F+1 that is honest, and its refusals have exact reasons.
     """
-    for row, (author, _digest) in enumerate(body.table):
+    refused = any(Verdict.NO in record.verdicts for record in body.ballots)
+    for row, (author, _digest) in enumerate(body.table if refused else ()):
         refusing = sum(
             before.roster.power(before.roster.members[record.signer_index].key)
             for record in body.ballots

@@ -79,6 +79,12 @@ BLOCKS_KEPT = 16
 CERTIFICATES_KEPT = 16
 """Verified PrepareCerts of views that are still to be learnt, one a view."""
 
+FETCH_TARGETS = 3
+"""Members that are asked first for a block that is not here; blocks are large, and most members have them."""
+DECISION_SERVERS = 4
+"""The members that come next to a stuck one on the roster send it the decision; if it repeats itself all the same, four
+times as many, and so on."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
@@ -141,7 +147,9 @@ class Replica:
         self.blocks: dict[bytes, Block] = {}
         self._validity: dict[bytes, bool] = {}
         self._certificates: dict[int, PrepareCert] = {}
-        self._wanted: dict[bytes, tuple[bytes, ...]] = {}
+        self._wanted: dict[bytes, tuple[tuple[bytes, ...], int]] = {}
+        """Blocks to fetch: whom to ask, and how often somebody was asked."""
+        self._stuck: dict[bytes, int] = {}
         self._timers: set[TimerKind] = set()
         self._fired: set[TimerKind] = set()
         self._proven: dict[int, PrepareCert] = {}
@@ -189,6 +197,10 @@ class Replica:
     def is_mute(self) -> bool:
         """Whether this member must not sign: its state is not the certified one, or it may have signed before."""
         return self.diverged or self.voting_from is None or self.height < self.voting_from
+
+    @property
+    def is_member(self) -> bool:
+        return self.roster.by_key(self.key) is not None
 
     @property
     def is_voter(self) -> bool:
@@ -306,8 +318,14 @@ class Replica:
                 return
         if message.signer not in self._answered and message.signer != self.key:
             self._answered.add(message.signer)
-            self._effects.append(ServeDecision(height=message.height, to=message.signer))
             self._arm_window()
+            times = self._stuck[message.signer] = self._stuck.get(message.signer, 0) + 1
+            if self._distance_from(message.signer) <= DECISION_SERVERS**times:
+                self._effects.append(ServeDecision(height=message.height, to=message.signer))
+
+    def _distance_from(self, signer: bytes) -> int:
+        """How many places after ``signer`` this member comes on the roster, which it thinks of as a circle."""
+        return (self._index(self.key) - self._index(signer)) % len(self.roster.members) if self.is_member else 0
 
     def _compare(self, watch: Watch, *messages: Vote) -> None:
         """With what their signers said before, wherever that was read. All of them are verified."""
@@ -489,8 +507,8 @@ class Replica:
                     self._effects.append(RequestDecisions(height=self.height, target=target))
                     self._arm_catchup(self._catchup.retry_ms(self.pacemaker.delta_ms))
             case TimerKind.FETCH:
-                for name, targets in self._wanted.items():
-                    self._effects.append(Fetch(height=self.height, block_id=name, targets=targets))
+                for name in self._wanted:
+                    self._fetch(name)
                 if self._wanted:
                     self._arm_fetch()
             case _:
@@ -879,12 +897,23 @@ class Replica:
         self.blocks[name] = block
 
     def _want(self, name: bytes, targets: tuple[bytes, ...]) -> None:
+        """Fetch a block, from a few of ``targets`` at first: each member begins elsewhere among them."""
         if name in self.blocks or name in self._wanted:
             return
         others = tuple(dict.fromkeys(target for target in targets if target != self.key))
-        self._wanted[name] = others
-        self._effects.append(Fetch(height=self.height, block_id=name, targets=others))
+        start = self._index(self.key) % len(others) if others and self.is_member else 0
+        self._wanted[name] = (*others[start:], *others[:start]), 0
+        self._fetch(name)
         self._arm_fetch()
+
+    def _fetch(self, name: bytes) -> None:
+        """Ask the next ones in turn, each time as many as so far, so that soon everybody was asked."""
+        targets, asked = self._wanted[name]
+        count = min(len(targets), max(FETCH_TARGETS, asked))
+        start = asked % max(1, len(targets))
+        self._wanted[name] = targets, asked + count
+        chosen = (*targets, *targets)[start : start + count]
+        self._effects.append(Fetch(height=self.height, block_id=name, targets=chosen))
 
     def _arm_fetch(self) -> None:
         timer = Timer(kind=TimerKind.FETCH, height=0)
