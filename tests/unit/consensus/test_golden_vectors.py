@@ -16,13 +16,16 @@ from pathlib import Path
 from aicpnode.envelop import signing
 from aicpnode.envelop.codec import Envelop, Kind, decode, encode
 from aicpnode.envelop.kinds import (
+    VOTE_KINDS,
     decode_block,
     decode_commit_certificate,
     decode_prepare_certificate,
     encode_block,
     encode_commit_certificate,
     encode_prepare_certificate,
+    invitation_envelop,
     operation_envelop,
+    parse_invitation,
     parse_operation,
     parse_vote,
     vote_attachment,
@@ -33,13 +36,17 @@ from aicpnode.identity import Identity
 from aicpnode.replication.crypto import MemberCrypto
 from aicpnode.replication.ledger import state_hash
 from consensus.blocks import build_block, refuse_block
+from consensus.evidence import Evidence, evidence
 from consensus.membership import LedgerRules, LedgerState, genesis_state
 from consensus.messages import (
     Ballot,
     BallotEntry,
     Block,
+    Change,
+    ChangeKind,
     Commit,
     CommitCert,
+    Invitation,
     Operation,
     OperationKind,
     Prepare,
@@ -92,22 +99,52 @@ def ballot(number: int, view: int = 0, certificate: PrepareCert | None = None) -
 
 
 def operations() -> list[Operation]:
-    """One of each kind."""
-    arguments: dict[OperationKind, tuple[int | bytes | str, ...]] = {
-        OperationKind.JOIN: (bytes(range(16)), "ada"),
-        OperationKind.CONTRIBUTE: (1 << 40,),
-        OperationKind.PRESENT: (0,),
-    }
-    made = []
-    for kind, values in arguments.items():
-        signer = STRANGER if kind is OperationKind.JOIN else FOUNDERS[1]
-        operation = Operation(kind=kind, signer=signer.key, sequence=int(kind), arguments=values)
-        made.append(MemberCrypto(signer, NETWORK_ID).sign_operation(operation))
+    """One of each kind, and a JOIN by invitation."""
+    invitation = invited()
+    # Each by a signer of its own, as a member that runs twice under one key: one alone would refuse the second.
+    two = [MemberCrypto(FOUNDERS[2], NETWORK_ID).sign(_commit(2, name)) for name in (DIGESTS[0], NIL)]
+    made = [
+        _operation(STRANGER, OperationKind.JOIN, bytes(range(16)), "ada"),
+        _operation(STRANGER, OperationKind.JOIN, bytes(range(16)), "ada", invitation=invitation),
+        _operation(FOUNDERS[1], OperationKind.CONTRIBUTE, 1 << 40),
+        _operation(FOUNDERS[1], OperationKind.PRESENT, 0),
+        _operation(FOUNDERS[1], OperationKind.LEAVE),
+        _operation(FOUNDERS[1], OperationKind.REJOIN),
+        _operation(FOUNDERS[1], OperationKind.EVIDENCE, proof=evidence(*two)),
+        _operation(FOUNDERS[1], OperationKind.ENDORSE, *Change(kind=ChangeKind.STOP).content()),
+    ]
+    assert {operation.kind for operation in made} == set(OperationKind), "every kind has its vector"
     return made
 
 
+def invited() -> Invitation:
+    """Member 0's word that the stranger may join."""
+    word = Invitation(guest=STRANGER.key, signer=FOUNDERS[0].key)
+    sealed = signing.seal(FOUNDERS[0], invitation_envelop(word, NETWORK_ID))
+    return replace(word, signature=sealed.signature)
+
+
+def _operation(
+    signer: Identity,
+    kind: OperationKind,
+    *arguments: int | bytes | str,
+    invitation: Invitation | None = None,
+    proof: Evidence | None = None,
+) -> Operation:
+    operation = Operation(
+        kind=kind,
+        signer=signer.key,
+        sequence=int(kind),
+        arguments=arguments,
+        invitation=invitation,
+        evidence=proof,
+    )
+    return MemberCrypto(signer, NETWORK_ID).sign_operation(operation)
+
+
 def golden_block() -> Block:
-    pending = [operation for operation in operations() if operation.kind is not OperationKind.PRESENT]
+    chosen = (OperationKind.JOIN, OperationKind.CONTRIBUTE, OperationKind.ENDORSE, OperationKind.EVIDENCE)
+    pending = [operation for operation in operations() if operation.kind in chosen]
     block = build_block(
         ledger=ledger(),
         crypto=CRYPTO[1],
@@ -195,7 +232,11 @@ def vectors() -> Json:
         "messages": {
             "GRAD": _message(grad),
             **{name: _message(vote_envelop(v, NETWORK_ID), vote_attachment(v)) for name, v in votes().items()},
-            **{o.kind.name: _message(operation_envelop(o, NETWORK_ID)) for o in operations()},
+            **{
+                o.kind.name + (" by invitation" if o.invitation else ""): _message(operation_envelop(o, NETWORK_ID))
+                for o in operations()
+            },
+            "INVITATION": _message(invitation_envelop(invited(), NETWORK_ID)),
             "HEAD": _message(head),
         },
         "block": {
@@ -239,10 +280,12 @@ def test_golden_messages_of_every_kind_read_back_and_verify() -> None:
         assert hashlib.sha256(envelop.signed_part()).hexdigest() == vector["identity"]
         if envelop.kind is Kind.OPERATION:
             assert operation_envelop(parse_operation(envelop, attachment), NETWORK_ID) == envelop
+        elif envelop.kind is Kind.INVITATION:
+            assert parse_invitation(envelop) == invited()
         elif envelop.kind not in (Kind.GRAD, Kind.HEAD):
             vote = parse_vote(envelop, attachment)
             assert encode(vote_envelop(vote, NETWORK_ID), vote_attachment(vote)).hex() == vector["wire"]
-    assert kinds == {Kind.GRAD, Kind.BALLOT, Kind.SET, Kind.PREPARE, Kind.COMMIT, Kind.OPERATION, Kind.HEAD}
+    assert kinds == {*VOTE_KINDS, Kind.GRAD, Kind.OPERATION, Kind.INVITATION, Kind.HEAD}
 
 
 def test_golden_block_is_valid_and_named_by_its_header() -> None:
