@@ -24,6 +24,7 @@ from typing import Protocol
 from aicpnode.errors import AicpError
 from aicpnode.simulation.cluster import Observer
 from aicpnode.simulation.member import Violation
+from aicpnode.simulation.record import Lane
 from aicpnode.simulation.scenario import Outcome
 
 CHUNK_MAX = 16
@@ -36,6 +37,14 @@ class Runs(Protocol):
     """What is run with each seed. Travels to other processes by pickle."""
 
     def play(self, seed: int, observer: Observer | None = None) -> Outcome: ...
+
+    def lanes(self, seed: int) -> tuple[Lane, ...]:
+        """Who takes part, in the order of their keys."""
+        ...
+
+    def title(self, seed: int) -> str:
+        """One line about what is run, for a picture."""
+        ...
 
     def command(self, seed: int) -> str:
         """What a person types to run one seed again."""
