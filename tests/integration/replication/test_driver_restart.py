@@ -7,6 +7,9 @@ import random
 
 import trio
 
+from aicpnode.envelop import signing
+from aicpnode.envelop.codec import Envelop, Kind, encode
+
 ROUNDS = 30
 CRASHES = 12
 SEED = 7
@@ -79,3 +82,30 @@ async def test_driver_with_a_lost_database_votes_only_where_it_cannot_have_signe
     assert any("votes again from height" in notice.text for notice in forgetful.notices)
     await network.until(lambda: forgetful.driver.is_applied, "it is caught up", members)
     network.assert_equal(members)
+
+
+async def test_replayed_heads_do_not_end_amnesia_those_from_their_signers_do(make_network) -> None:
+    """Anybody can replay an old head, and it has no date: three would end the silence too early."""
+    network = make_network(4)
+    members = [network.member(index) for index in range(3)]
+    await network.start_all(members)
+    await members[0].driver.probe()
+    for member in members[1:]:
+        await member.stop()
+    forgetful = network.member(3, has_lost_database=True)
+    await forgetful.start()
+    await network.until(lambda: forgetful.driver.head == members[0].driver.head, "caught up", [forgetful])
+
+    def head_of(member) -> bytes:
+        envelop = Envelop(network_id=network.agreement.network_id, kind=Kind.HEAD, sender=member.key, height=0, body=())
+        return encode(signing.seal(member.identity, envelop))
+
+    for member in members[1:]:
+        assert network.hub.carry(members[0].key, forgetful.key, head_of(member))
+    assert forgetful.driver.amnesia is not None
+    missing = forgetful.driver.amnesia.missing(forgetful.driver.ledger)
+    assert set(missing) >= {member.key for member in members[1:]}
+    assert forgetful.driver.replica.voting_from is None
+    for member in members[1:]:
+        await member.start()
+    await network.until(lambda: forgetful.driver.replica.voting_from is not None, "its memory is settled", [forgetful])
