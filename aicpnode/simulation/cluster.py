@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import heapq
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -144,13 +145,13 @@ class Cluster:
             self.network_id,
             rules or LedgerRules(probation_rounds=2, members_max=64),
         )
-        self.checks = Checks(self)
         self.adversary = Adversary(self)
         self.members: dict[bytes, SimulatedMember] = {}
         for key, name, behaviour in zip(self.keys, names, [*behaviours, *joiners], strict=True):
             intent = Intent(wish=wish if len(self.members) < len(behaviours) else Wish.FOLLOW)
             self.members[key] = SimulatedMember(self, key, name, behaviour, intent)
         self._all = list(self.members.values())
+        self.checks = Checks(self)
 
     @property
     def trace(self) -> str:
@@ -160,6 +161,11 @@ class Cluster:
     @property
     def is_noisy(self) -> bool:
         return self.now_ms < self.faults.quiet_after_ms
+
+    @property
+    def longest_delay_ms(self) -> int:
+        """Of a message, once it is quiet."""
+        return self.faults.delay_ms[1]
 
     @property
     def honest(self) -> list[SimulatedMember]:
@@ -216,10 +222,12 @@ class Cluster:
     def part(self, island: frozenset[bytes]) -> None:
         """From now on its members and all others do not hear each other."""
         self._islands.append(island)
+        self._tell_links()
         self._observe_island(Occurrence.PARTED, island)
 
     def heal(self, island: frozenset[bytes]) -> None:
         self._islands.remove(island)
+        self._tell_links()
         self._observe_island(Occurrence.HEALED, island)
 
     def _part(self, island: frozenset[bytes]) -> None:
@@ -227,6 +235,11 @@ class Cluster:
         self.part(island)
         heals_at = min(self.faults.quiet_after_ms, self.now_ms + self.random.randint(*PARTED_MS))
         self.schedule(heals_at - self.now_ms, functools.partial(self.heal, island))
+
+    def _tell_links(self) -> None:
+        """The checks of what is out of reach."""
+        pairs = itertools.permutations(self.keys, 2)
+        self.checks.reach.links_changed(frozenset(pair for pair in pairs if self._is_cut(*pair)))
 
     def _observe_island(self, what: Occurrence, island: frozenset[bytes]) -> None:
         for member in self.members.values():

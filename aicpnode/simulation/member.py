@@ -119,6 +119,8 @@ class SimulatedMember:
             return
         ledger = self.ledger
         self.cluster.started(self)
+        if self.honest:
+            self.cluster.checks.started(self, ledger)
         self.crypto.restart(self.disk.votes)
         self.replica = Replica(
             key=self.key,
@@ -183,6 +185,8 @@ class SimulatedMember:
         match effect:
             case PersistVote(message=message):
                 self.disk.votes.append(message)
+                if self.honest:
+                    self.cluster.checks.signed(self, message)
             case PersistSafety(safety=safety):
                 if self.honest:
                     self.cluster.checks.safety(self, safety)

@@ -365,7 +365,7 @@ def test_case_C31_amnesia_needs_two_blocks() -> None:
         cluster = run_cluster(
             [HONEST, HONEST, Behaviour.CHAOS, HONEST], seed=seed, faults=Faults(loss=0.1, quiet_after_ms=10_000)
         )
-        votes = [vote for (key, *_slot), vote in cluster.checks._sent.items() if cluster.members[key].honest]
+        votes = cluster.checks.votes()
         commits = [v for v in votes if isinstance(v, Commit) and v.block_id != NIL]
         prepares = [v for v in votes if isinstance(v, Prepare) and v.block_id != NIL]
         for commit in commits:
