@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from aicpnode.cli.options import JsonOption, console, print_json
 
 if TYPE_CHECKING:
-    from aicpnode.simulation.closely import Papers
-    from aicpnode.simulation.sweep import Runs, Summary
+    from aicpnode.simulation.sweep import Runs
 
 EXIT_FAILED = 1
 
@@ -23,48 +21,42 @@ def simulate(
     ] = None,
     faults: Annotated[str, typer.Option(help="all, none, or names with commas, such as loss,crashes.")] = "all",
     seeds: Annotated[str, typer.Option(metavar="A:B", help="From A up to, not including, B; or one seed.")] = "0:100",
+    twins: Annotated[
+        bool, typer.Option("--twins", help="Members that run twice under one key, 4 to 16 nodes, every link chosen.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; default: all cores.")] = None,
-    trace: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Write what happened in one run, line by line; - to the terminal."),
-    ] = None,
-    svg: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the messages of one run.")] = None,
-    window: Annotated[
-        str | None, typer.Option(metavar="FROM:TO", help="Only these milliseconds in the log and the picture.")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the protocol under seeded faults and adversaries. Exit 0 if no run broke an invariant or hung."""
-    from aicpnode.simulation.choice import parse_choice, parse_seeds, parse_window
-    from aicpnode.simulation.closely import Papers
-    from aicpnode.simulation.report import summary_json, summary_table
+    from aicpnode.simulation.choice import parse_choice, parse_seeds
+    from aicpnode.simulation.report import Watch, summary_json, summary_table
+    from aicpnode.simulation.sweep import cores, sweep
 
-    choice, chosen = parse_choice(nodes, byzantine, faults), parse_seeds(seeds)
-    papers = Papers(trace=trace, svg=svg, window=None if window is None else parse_window(window))
-    papers.check(chosen)
-    if choice.exceeds:
-        typer.secho(f"{choice.exceeds} Nothing is promised.", fg=typer.colors.YELLOW, err=True)
-    summary = _run(choice, chosen, papers, jobs=jobs)
-    what = {"nodes": nodes, "byzantine": byzantine, "faults": faults, "seeds": seeds}
+    chosen = parse_seeds(seeds)
+    choice: Runs
+    if twins:
+        choice = _twins(nodes, byzantine, faults)
+    else:
+        choice = parse_choice(nodes, byzantine, faults)
+        if choice.exceeds:
+            typer.secho(f"{choice.exceeds} Nothing is promised.", fg=typer.colors.YELLOW, err=True)
+    with Watch(choice, console(stderr=True), total=len(chosen)) as watch:
+        summary = sweep(choice, chosen, jobs=jobs or cores(), report=watch.hear)
+    what: dict[str, Any] = {"nodes": nodes, "byzantine": byzantine, "faults": faults, "seeds": seeds}
+    if twins:
+        what = {"twins": True, "nodes": nodes, "seeds": seeds, "seen": dict(sorted(summary.seen.items()))}
     if as_json:
         print_json(summary_json(summary, choice, what))
     else:
-        console(stderr=trace == "-" or svg == "-").print(summary_table(summary, what))
+        console().print(summary_table(summary, what))
     if summary.violations or summary.undecided:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _run(runs: Runs, seeds: range, papers: Papers, *, jobs: int | None) -> Summary:
-    from aicpnode.simulation.closely import run_closely
-    from aicpnode.simulation.report import Watch
-    from aicpnode.simulation.sweep import Summary, cores, sweep
+def _twins(nodes: str, byzantine: int | None, faults: str) -> Runs:
+    from aicpnode.errors import UserError
+    from aicpnode.simulation.twins.search import parse_twins
 
-    with Watch(runs, console(stderr=True), total=len(seeds)) as watch:
-        if not papers.any:
-            return sweep(runs, seeds, jobs=jobs or cores(), report=watch.hear)
-        began = time.monotonic()
-        run = run_closely(runs, seeds.start, papers)
-        summary = Summary(seconds=time.monotonic() - began)
-        summary.add(run)
-        watch.hear(run)
-        return summary
+    if byzantine is not None or faults != "all":
+        raise UserError("--twins draws who is twinned and what fails.", advice="Leave out --byzantine and --faults.")
+    return parse_twins(nodes)

@@ -150,6 +150,19 @@ class Outcome:
     decided: bool
     cluster: Cluster
 
+    @property
+    def reached(self) -> int:
+        """Heights that every honest member decided."""
+        return min(self.cluster.heights())
+
+    @property
+    def trace(self) -> str:
+        return self.cluster.trace
+
+    @property
+    def events_seen(self) -> tuple[str, ...]:
+        return ()
+
     def __str__(self) -> str:
         cluster = self.cluster
         where = [

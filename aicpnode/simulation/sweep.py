@@ -12,6 +12,7 @@ import os
 import signal
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,8 +25,6 @@ from typing import Protocol
 from aicpnode.errors import AicpError
 from aicpnode.simulation.cluster import Observer
 from aicpnode.simulation.member import Violation
-from aicpnode.simulation.record import Lane
-from aicpnode.simulation.scenario import Outcome
 
 CHUNK_MAX = 16
 """Seeds that a worker runs between two reports."""
@@ -33,18 +32,30 @@ FAILURES_KEPT = 100
 JOIN_S = 5.0
 
 
+class Ended(Protocol):
+    """What a sweep asks of a run that is over."""
+
+    @property
+    def decided(self) -> bool: ...
+
+    @property
+    def reached(self) -> int:
+        """Heights that every honest member decided."""
+        ...
+
+    @property
+    def trace(self) -> str: ...
+
+    @property
+    def events_seen(self) -> tuple[str, ...]:
+        """Names of what happened, for searches that count it."""
+        ...
+
+
 class Runs(Protocol):
     """What is run with each seed. Travels to other processes by pickle."""
 
-    def play(self, seed: int, observer: Observer | None = None) -> Outcome: ...
-
-    def lanes(self, seed: int) -> tuple[Lane, ...]:
-        """Who takes part, in the order of their keys."""
-        ...
-
-    def title(self, seed: int) -> str:
-        """One line about what is run, for a picture."""
-        ...
+    def play(self, seed: int, observer: Observer | None = None) -> Ended: ...
 
     def command(self, seed: int) -> str:
         """What a person types to run one seed again."""
@@ -70,6 +81,8 @@ class Run:
     """Hash of all that was sent, and when; of a violation, of its text."""
     text: str = ""
     """What went wrong."""
+    seen: tuple[str, ...] = ()
+    """Names of what happened in it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +94,8 @@ class Summary:
     undecided: int = 0
     heights: int = 0
     seconds: float = 0.0
+    seen: Counter[str] = field(default_factory=Counter)
+    """In how many runs each thing happened."""
     failures: list[Run] = field(default_factory=list)
     """The first ``FAILURES_KEPT``."""
     _hash: hashlib._Hash = field(default_factory=hashlib.sha256, repr=False)
@@ -94,6 +109,7 @@ class Summary:
         self._hash.update(f"{run.seed} {run.verdict.value} {run.trace}\n".encode())
         self.runs += 1
         self.heights += run.heights
+        self.seen.update(run.seen)
         self.violations += run.verdict is Verdict.VIOLATION
         self.undecided += run.verdict is Verdict.UNDECIDED
         if run.verdict is not Verdict.FINE and len(self.failures) < FAILURES_KEPT:
@@ -112,10 +128,15 @@ def run_one(runs: Runs, seed: int, observer: Observer | None = None) -> Run:
         text = str(error) if isinstance(error, Violation) else _defect(error)
         trace = hashlib.sha256(text.encode()).hexdigest()
         return Run(seed=seed, verdict=Verdict.VIOLATION, trace=trace, text=text)
-    heights = min(outcome.cluster.heights())
-    if outcome.decided:
-        return Run(seed=seed, verdict=Verdict.FINE, heights=heights, trace=outcome.cluster.trace)
-    return Run(seed=seed, verdict=Verdict.UNDECIDED, heights=heights, trace=outcome.cluster.trace, text=str(outcome))
+    verdict = Verdict.FINE if outcome.decided else Verdict.UNDECIDED
+    return Run(
+        seed=seed,
+        verdict=verdict,
+        heights=outcome.reached,
+        trace=outcome.trace,
+        text="" if outcome.decided else str(outcome),
+        seen=outcome.events_seen,
+    )
 
 
 def _defect(error: Exception) -> str:
