@@ -17,7 +17,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeAlias, cast
+from itertools import chain
+from typing import Any, TypeAlias, cast
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -53,8 +54,11 @@ EVERYONE: None = None
 
 def pack(value: Packable) -> bytes:
     """The canonical encoding of ``value``. TypeError or ValueError if it has none: our own fault, never a peer's."""
-    _check_value(value, MAX_DEPTH)
-    return cast(bytes, msgpack.packb(value, use_bin_type=True))
+    _check_value(value)
+    try:
+        return cast(bytes, msgpack.packb(value, use_bin_type=True))
+    except OverflowError as error:
+        raise ValueError("integer beyond 64 bits") from error
 
 
 def unpack(data: bytes, *, max_bytes: int = MAX_VALUE_BYTES) -> Value:
@@ -75,7 +79,7 @@ def unpack(data: bytes, *, max_bytes: int = MAX_VALUE_BYTES) -> Value:
         if scanner.tell() != length:
             raise MalformedError("bytes after the end of the value")
         value = msgpack.unpackb(data, use_list=False, raw=False, strict_map_key=True, max_map_len=0, max_ext_len=0)
-        _check_value(value, MAX_DEPTH)
+        _check_value(value)
         canonical = msgpack.packb(value, use_bin_type=True)
     except (msgpack.UnpackException, ValueError, TypeError, OverflowError) as error:
         raise MalformedError(f"not a value: {str(error) or type(error).__name__}") from error
@@ -84,28 +88,26 @@ def unpack(data: bytes, *, max_bytes: int = MAX_VALUE_BYTES) -> Value:
     return cast(Value, value)
 
 
-def _check_value(value: object, depth: int) -> None:
-    """Only the types that have one canonical encoding, and not too deep. TypeError or ValueError otherwise."""
-    kind = type(value)
-    if kind in _LEAF_TYPES:
-        return
-    if isinstance(value, int):  # an IntEnum stands for its number
-        if not INT_MIN <= value <= INT_MAX:
-            raise ValueError("integer beyond 64 bits")
-        return
-    if not (isinstance(value, (tuple, list)) and (kind is tuple or kind is list)):
-        # Exactly these: msgpack's extension type is a subclass of tuple.
-        raise TypeError(f"{kind.__name__} has no canonical encoding")
-    if depth == 0:
-        raise ValueError(f"arrays nested deeper than {MAX_DEPTH}")
-    for item in value:
-        # Most items are leaves, and a call for each of them would cost more than the encoding.
-        kind = type(item)
-        if kind not in _LEAF_TYPES and not (kind is int and INT_MIN <= item <= INT_MAX):
-            _check_value(item, depth - 1)
+def _check_value(value: object) -> None:
+    """Only the types that have one canonical encoding, and not too deep. TypeError or ValueError otherwise.
+
+    Level by level, because a call for each value would cost several times the encoding.
+    """
+    level: list[Any] = [(value,)]
+    for _depth in range(MAX_DEPTH + 1):
+        kinds = set(map(type, chain.from_iterable(level))) - _LEAF_TYPES
+        # Exactly these arrays: msgpack's extension type is a subclass of tuple. An IntEnum stands for its number.
+        for kind in kinds - _ARRAY_TYPES:
+            if not issubclass(kind, int):
+                raise TypeError(f"{kind.__name__} has no canonical encoding")
+        if not kinds & _ARRAY_TYPES:
+            return
+        level = [item for item in chain.from_iterable(level) if type(item) in _ARRAY_TYPES]
+    raise ValueError(f"arrays nested deeper than {MAX_DEPTH}")
 
 
-_LEAF_TYPES = frozenset({bytes, str, bool, type(None)})
+_LEAF_TYPES = frozenset({bytes, str, bool, int, type(None)})
+_ARRAY_TYPES = frozenset({tuple, list})
 
 
 def digest(data: bytes | memoryview) -> bytes:

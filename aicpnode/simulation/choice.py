@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from aicpnode.errors import UserError
 from aicpnode.simulation.cluster import Observer
+from aicpnode.simulation.record import Lane
 from aicpnode.simulation.scenario import FAULTS, Outcome, Scenario, play
 from consensus.types import max_faulty
 
@@ -45,6 +46,20 @@ class Choice:
     def play(self, seed: int, observer: Observer | None = None) -> Outcome:
         """Raises Violation if an invariant breaks."""
         return play(self.scenario(seed), observer)
+
+    def lanes(self, seed: int) -> tuple[Lane, ...]:
+        """Who takes part, in the order of their keys."""
+        scenario = self.scenario(seed)
+        members = [(behaviour, False) for behaviour in scenario.founders]
+        members += [(behaviour, True) for behaviour in scenario.joiners]
+        return tuple(
+            Lane(name=f"node-{index}", behaviour=behaviour.value, joins=joins)
+            for index, (behaviour, joins) in enumerate(members)
+        )
+
+    def title(self, seed: int) -> str:
+        """One line about what is run, for a picture."""
+        return self.command(seed).removesuffix(" --trace -")
 
     def command(self, seed: int) -> str:
         """What to type to run this seed alone and read what happened in it."""
@@ -120,4 +135,12 @@ def parse_seeds(text: str) -> range:
     return seeds
 
 
-__all__ = ["Choice", "parse_choice", "parse_faults", "parse_nodes", "parse_seeds"]
+def parse_window(text: str) -> tuple[int, int]:
+    """``200:1500``: from and to, in ms of virtual time. Raises ``UserError``."""
+    first, _colon, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and text.isascii()) or int(first) >= int(last):
+        raise UserError(f"--window {text} is no span of time.", advice="Write FROM:TO in milliseconds, such as 0:1500.")
+    return int(first), int(last)
+
+
+__all__ = ["Choice", "parse_choice", "parse_faults", "parse_nodes", "parse_seeds", "parse_window"]

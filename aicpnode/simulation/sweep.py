@@ -25,6 +25,7 @@ from typing import Protocol
 from aicpnode.errors import AicpError
 from aicpnode.simulation.cluster import Observer
 from aicpnode.simulation.member import Violation
+from aicpnode.simulation.record import Lane
 
 CHUNK_MAX = 16
 """Seeds that a worker runs between two reports."""
@@ -59,6 +60,18 @@ class Runs(Protocol):
 
     def command(self, seed: int) -> str:
         """What a person types to run one seed again."""
+        ...
+
+
+class Observable(Runs, Protocol):
+    """Runs that can be looked at closely."""
+
+    def lanes(self, seed: int) -> tuple[Lane, ...]:
+        """Who takes part, in the order of their keys."""
+        ...
+
+    def title(self, seed: int) -> str:
+        """One line about what is run, for a picture."""
         ...
 
 
@@ -254,4 +267,4 @@ def _work(runs: Runs, connection: Connection) -> None:
             return
 
 
-__all__ = ["FAILURES_KEPT", "Run", "Runs", "Summary", "Verdict", "cores", "run_one", "sweep"]
+__all__ = ["FAILURES_KEPT", "Ended", "Observable", "Run", "Runs", "Summary", "Verdict", "cores", "run_one", "sweep"]

@@ -23,6 +23,11 @@ def test_three_honest_members_stay_equal_beside_one_that_is(found, fault) -> Non
         return [entry for node in honest for entry in node.status()["proposals"]["last"] if entry["verdict"] == "no"]
 
     cluster.until(lambda: None not in [included()[n.name] for n in honest], "all honest work is included", honest)
+    if fault == "equivocate":
+        cluster.until(lambda: all(banned(node) == ["n3"] for node in honest), "its lies ban it on all nodes", honest)
+        cluster.until(lambda: all(node.status()["peers"] == 2 for node in honest), "its connections end", honest)
+    else:
+        assert [banned(node) for node in honest] == [[]] * 3
     if fault == "garbage":
         cluster.until(lambda: bool(refused()), "the garbage is refused", honest)
     cluster.assert_equal_rounds(ROUNDS, honest)
@@ -32,6 +37,10 @@ def test_three_honest_members_stay_equal_beside_one_that_is(found, fault) -> Non
     if fault != "equivocate":
         assert included()["n3"] is None
         assert all(status["equivocations"] == 0 for status in statuses)
+
+
+def banned(node) -> list[str]:
+    return [entry["name"] for entry in node.call("blacklist")["banned"]]
 
 
 def test_equivocating_member_tells_two_peers_different_things_and_no_other_member_does(found, observe) -> None:

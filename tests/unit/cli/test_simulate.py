@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import psutil
 import pytest
 
 from aicpnode.cli.app import run_app
+from aicpnode.simulation.checks import Checks
+from aicpnode.simulation.member import Violation
 
 CONTRACT = ("runs", "violations", "undecided", "heights", "seconds", "trace_hash")
 WAIT_S = 120
@@ -64,11 +70,50 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         (["--seeds", "9:3"], "the smaller number first"),
         (["--faults", "los"], "Did you mean loss?"),
         (["--byzantine", "4"], "leaves no honest member"),
+        (["--trace", "-"], "Try --seeds 0."),
+        (["--seeds", "3", "--trace", "-", "--svg", "-"], "cannot both go to standard output"),
+        (["--seeds", "3", "--window", "0:9"], "--window is for --trace and --svg"),
+        (["--seeds", "3", "--trace", "-", "--window", "9:0"], "such as 0:1500"),
+        (["--seeds", "3", "--byzantine", "0", "--trace", "/nonexistent/x"], "Cannot write /nonexistent/x"),
     ],
 )
 def test_refusals_say_what_to_write(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["simulate", *arguments]) == 2
     assert expected in capsys.readouterr().err
+
+
+def test_one_run_is_logged_drawn_and_hashed_as_among_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    what = ["simulate", "--nodes", "4", "--byzantine", "1", "--seeds", "2", "--json"]
+    assert run_app([*what, "--jobs", "1"]) == 0
+    plain = json.loads(capsys.readouterr().out.splitlines()[-1])
+    svg = tmp_path / "run.svg"
+    assert run_app([*what, "--trace", "-", "--svg", str(svg), "--window", "0:2000"]) == 0
+    *log, last = capsys.readouterr().out.splitlines()
+    assert {**json.loads(last), "seconds": 0} == {**plain, "seconds": 0}
+    assert log[0].startswith("# seed 2;")
+    assert log[-1].startswith("# trace hash ")
+    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+
+
+def test_a_failure_exits_1_and_its_command_repeats_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def two_blocks(checks: Checks, *_arguments: object) -> None:
+        raise Violation("invariant 1 or 10: two blocks")
+
+    monkeypatch.setattr(Checks, "decided", two_blocks)
+    assert run_app(["simulate", "--nodes", "4,5", "--byzantine", "1", "--seeds", "6:8", "--jobs", "1", "--json"]) == 1
+    told = capsys.readouterr()
+    result = json.loads(told.out.splitlines()[-1])
+    assert (result["runs"], result["violations"], result["violating_seeds"]) == (2, 2, [6, 7])
+    commands = re.findall(r"^Run it again: aicp-node (.*)$", told.err, flags=re.MULTILINE)
+    assert commands[0] == "simulate --nodes 4 --byzantine 1 --faults all --seeds 6 --trace -"
+    assert result["replay"] == f"aicp-node {commands[0]}"
+    assert run_app(shlex.split(commands[1])) == 1
+    again = capsys.readouterr()
+    assert "node-4: " in again.out
+    assert again.out.splitlines()[-1] == "# violation: invariant 1 or 10: two blocks"
+    assert "Seed 7: violation: invariant 1 or 10: two blocks" in again.err
 
 
 def test_ctrl_c_ends_all_processes_and_says_nothing_ugly() -> None:
