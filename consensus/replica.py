@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from consensus.blocks import ballot_is_well_formed, ballots_of, build_block, ready_power, refuse_block
 from consensus.catchup import CatchUp
+from consensus.certificates import PrepareCerts
 from consensus.events import (
     Accusation,
     Applied,
@@ -46,10 +47,9 @@ from consensus.events import (
     TimerFired,
     TimerKind,
 )
+from consensus.intake import is_admissible, may_be_kept
 from consensus.membership import LedgerState, apply_block
 from consensus.messages import (
-    ENTRIES_PER_AUTHOR_MAX,
-    JOINS_PER_BLOCK_MAX,
     Ballot,
     BallotEntry,
     Block,
@@ -76,8 +76,6 @@ from consensus.watch import Watch
 
 BLOCKS_KEPT = 16
 """Blocks of the running height: those of SETs, plus fetched ones that certificates name."""
-CERTIFICATES_KEPT = 16
-"""Verified PrepareCerts of views that are still to be learnt, one a view."""
 
 FETCH_TARGETS = 3
 """Members that are asked first for a block that is not here; blocks are large, and most members have them."""
@@ -146,13 +144,12 @@ class Replica:
         self.entry: tuple[Vote, ...] = ()
         self.blocks: dict[bytes, Block] = {}
         self._validity: dict[bytes, bool] = {}
-        self._certificates: dict[int, PrepareCert] = {}
+        self._certificates = PrepareCerts(self.height, self.roster, self._crypto, self._on_certificate)
         self._wanted: dict[bytes, tuple[tuple[bytes, ...], int]] = {}
         """Blocks to fetch: whom to ask, and how often somebody was asked."""
         self._stuck: dict[bytes, int] = {}
         self._timers: set[TimerKind] = set()
         self._fired: set[TimerKind] = set()
-        self._proven: dict[int, PrepareCert] = {}
         self._answered: set[bytes] = set()
         self._watch = Watch()
         self._resend_armed = False
@@ -213,7 +210,7 @@ class Replica:
             "previous_votes": len(self._previous),
             "early_votes": sum(len(kept) for _view, kept in self._early.values()),
             "blocks": len(self.blocks),
-            "certificates": len(self._certificates) + len(self._proven),
+            "certificates": len(self._certificates),
             "statements": len(self._watch) + len(self._previous_watch),
             "operations": len(self.pool),
         }
@@ -299,7 +296,7 @@ class Replica:
         stored = self.book.of(message.signer, message.kind, message.view)
         recorded = False
         if stored is None:
-            if not self._is_admissible(message):
+            if not is_admissible(message, self.roster, self._crypto, self._proves):
                 return False
             recorded, _conflict = self.book.add(message, current_view=self.view)
         self._compare(self._watch, message)
@@ -337,7 +334,7 @@ class Replica:
     def _on_early(self, message: Vote) -> None:
         if self._catchup.heard(message.signer, message.height - 1, self.height, is_member=True):
             self._arm_catchup(self.pacemaker.delta_ms)
-        if message.height != self.height + 1 or not self._may_be_kept(message):
+        if message.height != self.height + 1 or not may_be_kept(message, self.roster, self._crypto):
             return
         view, kept = self._early.get(message.signer, (-1, {}))
         if message.view > view:
@@ -345,91 +342,11 @@ class Replica:
         elif message.view == view:
             kept.setdefault(message.kind, message)
 
-    def _may_be_kept(self, message: Vote) -> bool:
-        """What can be told of a message of the next height: a stripped or bloated one must not take its slot."""
-        member = self.roster.by_key(message.signer)
-        if member is None or (member.index not in self.roster.authors and not isinstance(message, Ballot)):
-            return False  # from no status but these two do members vote at the next height
-        if isinstance(message, SetMessage) and message.valid_view == NO_VIEW:
-            block = message.block
-            return block is not None and block_binds(self._crypto, block, message.block_id)
-        if isinstance(message, SetMessage):
-            return message.certificate is not None
-        if isinstance(message, Ballot):
-            return len(message.entries) <= ENTRIES_PER_AUTHOR_MAX * (len(self.roster.authors) + JOINS_PER_BLOCK_MAX)
-        return True
-
-    def _is_admissible(self, message: Vote) -> bool:
-        """Well-formed, by somebody who may say it, and with its attachment: else it is dropped unrecorded."""
-        member = self.roster.by_key(message.signer)
-        if member is None or member.status is MemberStatus.BANNED:
-            return False
-        if isinstance(message, Ballot):
-            return self._ballot_is_admissible(message)
-        if not self.roster.is_active(message.signer):
-            return False
-        if isinstance(message, SetMessage):
-            return self._set_is_admissible(message)
-        if isinstance(message, Prepare):
-            return NO_VIEW <= message.valid_view < message.view and (
-                message.block_id != NIL or message.valid_view == NO_VIEW
-            )
-        return True
-
-    def _ballot_is_admissible(self, ballot: Ballot) -> bool:
-        if not ballot_is_well_formed(ballot, self.roster):
-            return False
-        if not self.roster.is_active(ballot.signer):
-            return not ballot.ready and not ballot.entries and ballot.valid_view == NO_VIEW
-        if ballot.valid_view == NO_VIEW:
-            return True
-        return ballot.valid_view < ballot.view and self._proves(ballot.certificate, ballot.valid_view, ballot.valid_id)
-
-    def _set_is_admissible(self, message: SetMessage) -> bool:
-        if self.roster.leader(self.height, message.view).key != message.signer:
-            return False
-        if message.valid_view == NO_VIEW:
-            block = message.block
-            return (
-                block is not None and block.height == self.height and block_binds(self._crypto, block, message.block_id)
-            )
-        return 0 <= message.valid_view < message.view and self._proves(
-            message.certificate, message.valid_view, message.block_id
-        )
-
     def _proves(self, certificate: PrepareCert | None, view: int, block: bytes) -> bool:
-        if certificate is None or certificate.height != self.height:
-            return False
-        if certificate.view != view or certificate.block_id != block:
-            return False
-        if self._certificates.get(view) == certificate or self._proven.get(view) == certificate:
-            return True
-        if not certificate_holds(self._crypto, certificate, self.roster):
-            return False
+        return self._certificates.proves(certificate, view, block, above=self.valid_view)
+
+    def _on_certificate(self, certificate: PrepareCert) -> None:
         self._compare(self._watch, *certificate.messages(self.roster) or ())
-        self._remember(certificate)
-        if view > self.valid_view:
-            self._certificates.setdefault(view, certificate)
-            if len(self._certificates) > CERTIFICATES_KEPT:
-                del self._certificates[min(self._certificates)]
-        return True
-
-    def _remember(self, certificate: PrepareCert) -> None:
-        """As one that may stand behind the decision of this height; of the oldest views when there are many."""
-        if len(self._proven) < CERTIFICATES_KEPT or certificate.view in self._proven:
-            self._proven.setdefault(certificate.view, certificate)
-
-    def _behind(self, certificate: CommitCert) -> tuple[PrepareCert, ...]:
-        """The PrepareCerts that led to a decision, newest first, as far as they are known here."""
-        found: list[PrepareCert] = []
-        view = certificate.view
-        while view != NO_VIEW:
-            proof = self._group(view) or self._proven.get(view)
-            if proof is None or proof.block_id != certificate.block_id:
-                break
-            found.append(proof)
-            view = proof.valid_view
-        return tuple(found)
 
     def _on_applied(self, height: int, state_hash: bytes) -> None:
         certified = self._certified.pop(height, None)
@@ -577,7 +494,7 @@ class Replica:
         if after is None:
             self._diverge(before.height, self.state_hash or b"", block.header.state_hash)
             return False
-        prepares = self._behind(certificate)
+        prepares = self._certificates.behind(certificate, self._group)
         self._effects.append(
             Decide(block=block, certificate=certificate, before=before, ledger=after, prepares=prepares)
         )
@@ -619,18 +536,14 @@ class Replica:
 
     def _try_learn(self) -> bool:
         """Any verified PrepareCert of a view up to ours that is higher than valid* becomes valid*."""
-        best: PrepareCert | None = None
-        for certificate in self._certificates.values():
-            if self.valid_view < certificate.view <= self.view and (best is None or certificate.view > best.view):
-                best = certificate
+        best = self._certificates.highest(self.valid_view, self.view)
         for view in self.book.views(MessageKind.PREPARE):
             if self.valid_view < view <= self.view and (best is None or view > best.view):
                 best = self._group(view) or best
         if best is None:
             return False
         self.valid_view, self.valid_id, self.valid_certificate = best.view, best.block_id, best
-        self._remember(best)
-        self._certificates = {view: known for view, known in self._certificates.items() if view > best.view}
+        self._certificates.learnt(best)
         if best.block_id not in self.blocks:
             self._want(best.block_id, self._signers(best))
         return True

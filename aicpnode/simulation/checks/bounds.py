@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aicpnode.simulation.member import Violation
+from consensus.certificates import CERTIFICATES_KEPT
 from consensus.pool import OPERATIONS_KEPT
-from consensus.replica import BLOCKS_KEPT, CERTIFICATES_KEPT, Replica
+from consensus.replica import BLOCKS_KEPT, Replica
 from consensus.votebook import PAST_VIEWS_KEPT
 from consensus.watch import STATEMENTS_PER_MEMBER_MAX
 
