@@ -84,3 +84,20 @@ class CatchUp:
     def ahead(self, height: int) -> list[bytes]:
         """Peers that claim to have decided ``height``."""
         return [key for key, head in self._heads.items() if head >= height]
+
+    def furthest(self) -> int:
+        """The greatest height that anybody claims; 0 if nobody claims any."""
+        return max(self._heads.values(), default=0)
+
+    def head(self, key: bytes) -> int:
+        """What ``key`` claims to have decided; 0 if nothing is known."""
+        return self._heads.get(key, 0)
+
+    def donors(self, height: int) -> list[bytes]:
+        """Who claims to have decided ``height``, members first, then the furthest: whom to ask for a snapshot."""
+        return sorted(self.ahead(height), key=lambda key: (key in self._strangers, -self._heads[key], key))
+
+    def forget(self, key: bytes) -> None:
+        """What ``key`` claimed, until it claims it again."""
+        self._heads.pop(key, None)
+        self._strangers.discard(key)

@@ -140,6 +140,10 @@ class Kind(IntEnum):
     BLOCK = 12
     CHECKPOINT = 13
     INVITATION = 14
+    GET_HEADERS = 15
+    HEADERS = 16
+    GET_SNAPSHOT = 17
+    SNAPSHOT = 18
 
 
 CONSENSUS_KINDS = frozenset({Kind.GRAD, Kind.VERDICT, Kind.BALLOT, Kind.SET, Kind.PREPARE, Kind.COMMIT})

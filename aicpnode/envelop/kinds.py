@@ -40,6 +40,7 @@ from consensus.types import HASH_BYTES, KEY_BYTES, MEMBER_NAME_CHARS_MAX, NIL, N
 
 BLOCK_BYTES_MAX = 64 << 10
 CERTIFICATE_BYTES_MAX = 32 << 10
+HEADER_BYTES_MAX = 512
 ROSTER_INDEX_MAX = 1 << 20
 COUNTER_MAX = (1 << 63) - 1
 VIEW_MAX = (1 << 31) - 1
@@ -439,6 +440,15 @@ def decode_block(data: bytes) -> Block:
         operations=tuple(_parse_block_operation(item) for item in _list(operations, ROSTER_INDEX_MAX, "operations")),
     )
     return Block(header=_parse_header(header), body=body)
+
+
+def encode_header(header: Header) -> bytes:
+    return pack(cast(Packable, header.content()))
+
+
+def decode_header(data: bytes) -> Header:
+    """A block's header by itself. MalformedError on wrong types or ranges."""
+    return _parse_header(unpack(data, max_bytes=HEADER_BYTES_MAX))
 
 
 def _parse_header(value: Value) -> Header:
