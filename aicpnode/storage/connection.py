@@ -45,8 +45,11 @@ Column: TypeAlias = int | bytes | str | None
 class Connection:
     """A durable SQLite file. Open it with ``Connection(...)``, leave it with ``close()`` or ``with``."""
 
-    def __init__(self, path: Path, *, schema: str, schema_version: int, always_checked: tuple[str, ...]) -> None:
-        """Open or create ``path``. Raises DamagedDatabase, StorageFull or StorageFailed."""
+    def __init__(self, path: Path, *, schemas: tuple[str, ...], always_checked: tuple[str, ...]) -> None:
+        """Open or create ``path``. Raises DamagedDatabase, StorageFull or StorageFailed.
+
+        ``schemas``: what each version of the schema added to the one before; their number is the version.
+        """
         self.path = path
         self._lock = threading.RLock()
         self._depth = 0
@@ -63,7 +66,7 @@ class Connection:
         except sqlite3.Error as error:
             raise database_fault(path, error) from error
         try:
-            self._prepare(schema, schema_version, always_checked)
+            self._prepare(schemas, always_checked)
         except BaseException as error:
             self._connection.close()
             if isinstance(error, SQLITE_ERRORS):
@@ -128,7 +131,7 @@ class Connection:
         sizes = {"database_bytes": self.path, "wal_bytes": wal}
         return {name: file.stat().st_size if file.exists() else 0 for name, file in sizes.items()}
 
-    def _prepare(self, schema: str, schema_version: int, always_checked: tuple[str, ...]) -> None:
+    def _prepare(self, schemas: tuple[str, ...], always_checked: tuple[str, ...]) -> None:
         self._connection.text_factory = _text
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
         pragma = self._pragma
@@ -142,22 +145,30 @@ class Connection:
         pragma(f"journal_size_limit = {WAL_KEPT_BYTES}")
         self._check_log()
         (version,) = pragma("user_version")
-        if version > schema_version:
+        if version > len(schemas):
             raise StorageFailed(self.path, "it was written by a newer aicp-node: use that version")
         if version == 0:
-            self._create(schema, schema_version)
+            self._create(schemas)
         else:
-            self._check(schema, always_checked)
+            self._check(schemas[:version], always_checked)
+            self._upgrade(schemas, version)
         with disk_errors(self.path):
             sync_directory(self.path.parent)
 
-    def _create(self, schema: str, schema_version: int) -> None:
+    def _create(self, schemas: tuple[str, ...]) -> None:
         if _tables(self._connection):
             raise DamagedDatabase(self.path, "it is not a database of aicp-node, or its header was overwritten")
         self._connection.executescript(
-            f"BEGIN IMMEDIATE; {schema}; PRAGMA user_version = {schema_version}; "
+            f"BEGIN IMMEDIATE; {';'.join(schemas)}; PRAGMA user_version = {len(schemas)}; "
             f"PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
         )
+
+    def _upgrade(self, schemas: tuple[str, ...], version: int) -> None:
+        """Add what later versions have besides; nothing that is there changes."""
+        if version < len(schemas):
+            self._connection.executescript(
+                f"BEGIN IMMEDIATE; {';'.join(schemas[version:])}; PRAGMA user_version = {len(schemas)}; COMMIT;"
+            )
 
     def _check_log(self) -> None:
         """Also moves the log into the file, so that the next write starts a new generation of the log."""
@@ -167,8 +178,8 @@ class Connection:
         if lost:
             raise DamagedDatabase(self.path, f"its write-ahead log has lost at least {lost} transactions")
 
-    def _check(self, schema: str, always_checked: tuple[str, ...]) -> None:
-        if _tables(self._connection) != _tables_of(schema):
+    def _check(self, schemas: tuple[str, ...], always_checked: tuple[str, ...]) -> None:
+        if _tables(self._connection) != _tables_of(";".join(schemas)):
             raise DamagedDatabase(self.path, "its list of tables was overwritten")
         whole = self.path.stat().st_size <= FULL_CHECK_BYTES_MAX
         for argument in ("",) if whole else tuple(f"('{table}')" for table in always_checked):

@@ -4,28 +4,22 @@ Every method that writes returns only when the bytes are on the disk, or, inside
 persist first, then send. A slot that was filled keeps its content: the same bytes again are welcome (a crash repeats
 the last step), other bytes are our own fault and stop the node before it contradicts itself.
 
-Every row carries a checksum over its table, its keys and its values, because SQLite has none: a bit that flipped on the
-disk is reported as damage when the row is read, and never becomes another vote.
+The rows and their checksums are in ``rows``, what speaks of heights without blocks in ``history``; the rest is here.
 """
 
 from __future__ import annotations
 
-import hashlib
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from aicpnode.envelop.codec import pack
-from aicpnode.storage.connection import Column, Connection
+from aicpnode.storage.connection import Connection
 from aicpnode.storage.faults import DamagedDatabase, SlotConflict
+from aicpnode.storage.history import HISTORY_SCHEMA, History
+from aicpnode.storage.rows import MAX_ROWS
 
 FILE_NAME = "node.sqlite"
-SCHEMA_VERSION = 2
-CHECKSUM_BYTES = 8
 MAX_PEERS = 1000
-MAX_ROWS = 10_000
-"""At most this many rows are returned by one call."""
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB, checksum BLOB) WITHOUT ROWID;
@@ -35,7 +29,6 @@ CREATE TABLE blocks (height INTEGER, block_id BLOB, raw BLOB, checksum BLOB,
                      PRIMARY KEY (height, block_id)) WITHOUT ROWID;
 CREATE TABLE safety (slot INTEGER PRIMARY KEY, raw BLOB, checksum BLOB);
 CREATE TABLE ledger (height INTEGER PRIMARY KEY, block_id BLOB, block BLOB, certificate BLOB, checksum BLOB);
-CREATE TABLE prepares (height INTEGER PRIMARY KEY, raw BLOB, checksum BLOB);
 CREATE TABLE applied (height INTEGER PRIMARY KEY, round INTEGER, state_hash BLOB, model_hash BLOB, snapshot BLOB,
                       checksum BLOB);
 CREATE TABLE proposals (round INTEGER PRIMARY KEY, grad BLOB, package_digest BLOB, residual_digest BLOB, checksum BLOB);
@@ -44,6 +37,9 @@ CREATE TABLE round_metrics (round INTEGER PRIMARY KEY, metrics TEXT, checksum BL
 CREATE TABLE peers (key BLOB PRIMARY KEY, address TEXT, last_seen_unix INTEGER, score INTEGER, checksum BLOB)
     WITHOUT ROWID
 """
+PREPARES_SCHEMA = "CREATE TABLE prepares (height INTEGER PRIMARY KEY, raw BLOB, checksum BLOB)"
+SCHEMAS = (SCHEMA, PREPARES_SCHEMA, HISTORY_SCHEMA)
+"""By version: each adds to the one before."""
 ALWAYS_CHECKED = ("meta", "votes", "safety", "applied", "proposals")
 
 
@@ -78,18 +74,13 @@ class StoredPeer:
     score: int
 
 
-class Database:
+class Database(History):
     """The node's durable private state. ``open`` it once per data folder, under the folder's lock."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     @classmethod
     def open(cls, data_dir: Path) -> Self:
         """Open or create ``data_dir/node.sqlite``. Raises DamagedDatabase, StorageFull or StorageFailed."""
-        connection = Connection(
-            data_dir / FILE_NAME, schema=SCHEMA, schema_version=SCHEMA_VERSION, always_checked=ALWAYS_CHECKED
-        )
+        connection = Connection(data_dir / FILE_NAME, schemas=SCHEMAS, always_checked=ALWAYS_CHECKED)
         database = cls(connection)
         try:
             database._check_rows()
@@ -108,10 +99,6 @@ class Database:
         """Close the file; harmless when closed already."""
         self._connection.close()
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """All that is written inside becomes durable together, or none of it. Nested blocks join; no await inside."""
-        return self._connection.transaction()
-
     def statistics(self) -> dict[str, int]:
         """``database_bytes`` and ``wal_bytes`` on the disk."""
         return self._connection.statistics()
@@ -126,6 +113,18 @@ class Database:
     def set_meta(self, name: str, value: bytes) -> None:
         """Set or replace the value of ``name``."""
         self._replace("meta", name, value)
+
+    def forget_meta(self, name: str) -> None:
+        """Harmless if it is not there."""
+        self._connection.write("DELETE FROM meta WHERE name = ?", (name,))
+
+    def meta_names(self, prefix: str) -> list[str]:
+        """Names that begin with ``prefix``, at most MAX_ROWS."""
+        rows = self._connection.query(
+            "SELECT name FROM meta WHERE name >= ? AND name < ? ORDER BY name LIMIT ?",
+            (prefix, prefix + "\U0010ffff", MAX_ROWS),
+        )
+        return [name for (name,) in rows]
 
     # Own signed messages, one per slot.
 
@@ -221,9 +220,9 @@ class Database:
         return found
 
     def head(self) -> int:
-        """The height of the last decided block; 0 if there is none."""
+        """The height of the last decided block, or of the base if that is higher; 0 if there is neither."""
         rows = self._rows("ledger", "ORDER BY height DESC LIMIT 1", ())
-        return rows[0][0] if rows else 0
+        return max(rows[0][0] if rows else 0, self.base_height())
 
     # States that were reached.
 
@@ -256,6 +255,13 @@ class Database:
         with self.transaction():
             for row in self._rows("applied", "WHERE height = ?", (height,)):
                 self._replace("applied", *row[:4], None)
+
+    def forget_applied(self) -> list[bytes]:
+        """Forget every state that was reached here, because another was taken over; the blobs of their snapshots."""
+        with self.transaction():
+            snapshots = [applied.snapshot for applied in self.snapshots() if applied.snapshot is not None]
+            self._connection.write("DELETE FROM applied")
+        return snapshots
 
     # Own gradient proposals.
 
@@ -317,34 +323,7 @@ class Database:
         rows = self._rows("peers", "ORDER BY last_seen_unix DESC, key", ())
         return [StoredPeer(key=row[0], address=row[1], last_seen_unix=row[2], score=row[3]) for row in rows]
 
-    # Rows with checksums.
-
-    def _insert(self, table: str, *columns: Column) -> None:
-        self._write_row("INSERT", table, columns)
-
-    def _replace(self, table: str, *columns: Column) -> None:
-        self._write_row("INSERT OR REPLACE", table, columns)
-
-    def _write_row(self, verb: str, table: str, columns: tuple[Column, ...]) -> None:
-        marks = ", ".join("?" * (len(columns) + 1))
-        self._connection.write(f"{verb} INTO {table} VALUES ({marks})", (*columns, _checksum(table, columns)))
-
-    def _fill(self, table: str, slot: str, keys: tuple[int, ...], values: tuple[bytes, ...]) -> None:
-        """Insert unless the slot holds the same values already; SlotConflict if it holds others."""
-        with self.transaction():
-            rows = self._rows(table, f"WHERE {slot}", keys)
-            if not rows:
-                self._insert(table, *keys, *values)
-            elif rows[0][len(keys) : -1] != values:
-                raise SlotConflict(f"{table}: the slot {slot} = {keys} holds another content")
-
-    def _rows(self, table: str, condition: str, columns: tuple[Column, ...]) -> list[tuple[Any, ...]]:
-        """Whole rows, each checked against its checksum, which stands last. Raises DamagedDatabase."""
-        rows = self._connection.query(f"SELECT * FROM {table} {condition}", columns)
-        for row in rows:
-            if row[-1] != _checksum(table, row[:-1]):
-                raise DamagedDatabase(self._connection.path, f"a row of {table} does not match its checksum")
-        return rows
+    # Checks.
 
     def _check_rows(self) -> None:
         """Read what decides about votes once, at the start: a row whose key was damaged would never be asked for."""
@@ -353,18 +332,12 @@ class Database:
             self._rows(table, f"ORDER BY {order} LIMIT ?", (MAX_ROWS,))
 
     def _check_end(self, missing_height: int) -> None:
-        """A height may be missing before the first or after the last block, not between them."""
+        """A height may be missing before the first or after the last block, or below the base, not between them."""
+        if missing_height <= self.base_height():
+            return
         gap = "SELECT (SELECT min(height) FROM ledger) < ?1 AND ?1 < (SELECT max(height) FROM ledger)"
         if self._connection.query(gap, (missing_height,)) == [(1,)]:
             raise DamagedDatabase(self._connection.path, f"block {missing_height} is missing from the ledger")
-
-
-def _checksum(table: str, columns: tuple[Column, ...]) -> bytes:
-    try:
-        encoded = pack((table, *columns))
-    except (TypeError, ValueError):  # damage can turn a number into a float, or a text into none
-        return b""
-    return hashlib.sha256(encoded).digest()[:CHECKSUM_BYTES]
 
 
 def _applied(row: tuple[Any, ...]) -> Applied:
