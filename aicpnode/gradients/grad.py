@@ -6,29 +6,17 @@ section 2). The proposal itself travels later, as a body of the GRADIENT namespa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from aicpnode.envelop.codec import EVERYONE, HASH_BYTES, Envelop, Kind
 from aicpnode.envelop.signing import seal
 from aicpnode.errors import MalformedError
 from aicpnode.identity import Identity
-from aicpnode.network.bodies import Provider, Verify
+from aicpnode.network.bodies import BodyExchange
 
 PACKAGE_BYTES_MAX = 1 << 40
 """No size in a GRAD is larger; what fits the run's format is judged later."""
-
-
-class BodyExchange(Protocol):
-    """What is needed of ``network.bodies.Bodies``."""
-
-    def register(self, namespace: int, provider: Provider) -> None: ...
-
-    def announce(self, namespace: int, digest: bytes, size: int) -> None: ...
-
-    async def fetch(
-        self, namespace: int, digest: bytes, *, max_size: int, verify: Verify, prefer: Sequence[bytes] = ()
-    ) -> bytes: ...
 
 
 class GradientMesh(Protocol):

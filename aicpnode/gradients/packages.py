@@ -1,9 +1,9 @@
 """The packages (header and body) of proposals, on disk, by the digest that GRAD commits to.
 
 A package must be durable before this node says yes to it: a quorum of yes means that enough honest members hold the
-body for everyone to apply it, after any crash. The packages of decided rounds are kept, because whoever was away
-replays the ledger and pulls them from those who were there; packages that were not included are dropped when their
-round is decided.
+body for everyone to apply it, after any crash. The packages of decided rounds are kept for a while, because whoever was
+away replays the ledger and pulls them from those who were there (whoever was away for longer takes a snapshot);
+packages that were not included are dropped when their round is decided.
 
 Blobs are named by the SHA-256 of their content, proposals by their digest, so the database keeps the map: one row a
 decided package, and one row that lists the few undecided ones.
@@ -20,7 +20,7 @@ from aicpnode.storage.database import Database
 from aicpnode.storage.faults import DamagedBlob, MissingBlob
 
 OPEN_ROW = "packages/open"
-DECIDED_ROW = "package/{digest}"
+DECIDED_PREFIX = "package/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Packages:
             self._store_open(packages)
 
     def decide(self, round: int, included: Collection[bytes]) -> None:
-        """Keep the packages of ``included`` for good and drop all others of this and earlier rounds."""
+        """Keep the packages of ``included`` until ``forget`` and drop all others of this and earlier rounds."""
         with self._database.transaction():
             packages = self._stored_open()
             over = [digest for digest, package in packages.items() if package.round <= round]
@@ -65,6 +65,20 @@ class Packages:
             self._store_open(packages)
         for blob in dropped:
             self._blobs.delete(blob)
+
+    def forget(self, below_round: int) -> int:
+        """Delete the packages that were included in earlier rounds; how many they were."""
+        old: list[tuple[str, bytes]] = []
+        for name in self._database.meta_names(DECIDED_PREFIX):
+            row = self._database.get_meta(name)
+            if row is not None and (package := _decode_package(row)).round < below_round:
+                old.append((name, package.blob))
+        with self._database.transaction():
+            for name, _blob in old:
+                self._database.forget_meta(name)
+        for _name, blob in old:
+            self._blobs.delete(blob)
+        return len(old)
 
     def _stored_open(self) -> dict[bytes, StoredPackage]:
         return _decode_open(self._database.get_meta(OPEN_ROW))
@@ -103,7 +117,7 @@ class Packages:
 
 
 def _row(digest: bytes) -> str:
-    return DECIDED_ROW.format(digest=digest.hex())
+    return DECIDED_PREFIX + digest.hex()
 
 
 def _encode_open(packages: dict[bytes, StoredPackage]) -> bytes:

@@ -30,6 +30,7 @@ from aicpnode.gradients.packages import Packages
 from aicpnode.gradients.proposal import split_package
 from aicpnode.gradients.residual import OwnProposals
 from aicpnode.gradients.state import (
+    SNAPSHOT_HEADER_BYTES_MAX,
     ModelState,
     RoundParameters,
     chunk_count,
@@ -47,7 +48,7 @@ from aicpnode.storage.database import Applied, Database
 from aicpnode.storage.faults import DamagedBlob, MissingBlob
 from consensus.events import Opinion
 from kernels.aggregate import Rule
-from kernels.codec import Float32Array, SparseProposal
+from kernels.codec import CHUNK, Float32Array, SparseProposal
 
 
 class CertifiedProposalUnusable(AssertionError):
@@ -147,6 +148,8 @@ class Participant:
         self._submit_lock = trio.Lock()
         self._moved = trio.Event()
         self._waiting: dict[str, tuple[float, tuple[bytes, ...]]] = {}
+        self._bodies_since_s: float | None = None
+        self._paused = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load the model (latest sound snapshot, else the initial one, fetched if need be); serve until cancelled.
@@ -175,21 +178,31 @@ class Participant:
         state = self.state
         return await self._exchange.in_thread(lambda: self._blobs.put(encode_snapshot(state)))
 
+    @property
+    def snapshot_bytes_max(self) -> int:
+        """No snapshot of this run is larger."""
+        vectors = 2 if self._run.parameters.momentum_q16 else 1
+        return 4 + SNAPSHOT_HEADER_BYTES_MAX + vectors * 4 * self._run.chunks * CHUNK
+
+    def fits(self, state: ModelState) -> bool:
+        """Whether a state can be one of this run."""
+        has_momentum = state.momentum is not None
+        return state.parameters == self._genesis.parameters and has_momentum == bool(self._run.parameters.momentum_q16)
+
     async def restore(self, snapshot: bytes, model_hash: bytes) -> None:
         """Take the state from a stored snapshot; the next ``apply`` is for its round.
 
         Raises MissingBlob, DamagedBlob or MalformedError, and UserError if it is not the state with this model hash.
         """
         state = await trio.to_thread.run_sync(lambda: decode_snapshot(self._blobs.get(snapshot)))
-        has_momentum = state.momentum is not None
-        fits = state.parameters == self._genesis.parameters and has_momentum == bool(self._run.parameters.momentum_q16)
-        if state.model_hash != model_hash or not fits:
+        if state.model_hash != model_hash or not self.fits(state):
             raise UserError(
                 "A stored model snapshot is not the state that the ledger recorded.",
                 advice="Start the node with an empty data folder but the same key: it replays the run from its peers.",
             )
         self._exchange.stop_tasks()
         self._state, self._last_decision = state, None
+        self._context = None  # until the ledger opens the round that this state computes
 
     async def _load(self) -> None:
         for record in self._database.snapshots():
@@ -285,11 +298,15 @@ class Participant:
         if not missing:
             return
         what = f"bodies of decided round {round}"
-        self._waiting[what] = trio.current_time(), tuple(proposal.author for proposal in missing)
-        async with trio.open_nursery() as nursery:
-            for proposal in missing:
-                nursery.start_soon(self._obtain_one, round, proposal)
-        del self._waiting[what]
+        self._bodies_since_s = trio.current_time()
+        self._waiting[what] = self._bodies_since_s, tuple(proposal.author for proposal in missing)
+        try:
+            async with trio.open_nursery() as nursery:
+                for proposal in missing:
+                    nursery.start_soon(self._obtain_one, round, proposal)
+        finally:  # given up, if a snapshot comes in between
+            del self._waiting[what]
+            self._bodies_since_s = None
 
     async def _obtain_one(self, round: int, proposal: DecidedProposal) -> None:
         package = await self._mesh.bodies.fetch(
@@ -315,25 +332,49 @@ class Participant:
                 "the node stops rather than hold another model than the others."
             ) from error
 
+    async def forget_bodies(self, below_round: int) -> None:
+        """Delete the packages of earlier decided rounds."""
+        await trio.to_thread.run_sync(self._packages.forget, below_round)
+
+    def waits_for_bodies_s(self) -> float | None:
+        """For how long ``apply`` has waited for packages; None if it does not wait."""
+        return None if self._bodies_since_s is None else trio.current_time() - self._bodies_since_s
+
+    def pause(self, paused: bool) -> None:
+        """While nothing can be decided nobody trains: a running round's work is dropped, no other one is handed out."""
+        self._paused = paused
+        self._moved.set()
+        self._moved = trio.Event()
+
     # -- what a trainer does
+
+    async def wait_over(self, round: int) -> None:
+        """Until training for ``round`` is useless: another round can be trained, or nothing can be decided."""
+        while not self._paused and self._next_task(round) is None:
+            await self._moved.wait()
 
     async def wait_round(self, after: int) -> RoundTask:
         """The running round, once it is later than ``after``, this node contributes, and there is time to train."""
-        while True:
-            context, started_s = self._context, self._exchange.timers_started_s
-            if context is not None and context.round > max(after, self._own.latest_round) and started_s is not None:
-                stop_at = started_s + TRAIN_UNTIL * self._exchange.round_s
-                is_member = context.contributing_here and context.my_index is not None
-                if is_member and context.round == self.state.round and trio.current_time() < stop_at:
-                    assert context.my_index is not None
-                    return RoundTask(
-                        round=context.round,
-                        theta=self.state.values,
-                        base_hash=self.state.model_hash,
-                        author_index=context.my_index,
-                        stop_at=stop_at,
-                    )
+        while self._paused or (task := self._next_task(after)) is None:
             await self._moved.wait()
+        return task
+
+    def _next_task(self, after: int) -> RoundTask | None:
+        context, started_s = self._context, self._exchange.timers_started_s
+        if context is None or started_s is None or context.round <= max(after, self._own.latest_round):
+            return None
+        stop_at = started_s + TRAIN_UNTIL * self._exchange.round_s
+        if not context.contributing_here or context.my_index is None or context.round != self.state.round:
+            return None
+        if trio.current_time() >= stop_at:
+            return None
+        return RoundTask(
+            round=context.round,
+            theta=self.state.values,
+            base_hash=self.state.model_hash,
+            author_index=context.my_index,
+            stop_at=stop_at,
+        )
 
     async def submit(self, task: RoundTask, delta: Float32Array, *, offsets_hash: bytes, tokens: int) -> bytes | None:
         """Propose ``delta``, float32[parameters], for the task's round; returns the proposal's digest.

@@ -10,6 +10,7 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
@@ -37,9 +38,21 @@ BUFFERED_BYTES_MAX = 256 << 20
 ANNOUNCEMENTS_PER_PEER_MAX = 1024
 VERIFY_IN_THREAD_BYTES = 65_536
 
-__all__ = ["Bodies", "BodySource", "BodyWait", "Namespace", "Provider", "Verify"]
+__all__ = ["Bodies", "BodyExchange", "BodySource", "BodyWait", "Namespace", "Provider", "Verify"]
 
 Verify = Callable[[bytes], bool]
+
+
+class BodyExchange(Protocol):
+    """What other rooms need of ``Bodies``."""
+
+    def register(self, namespace: int, provider: Provider) -> None: ...
+
+    def announce(self, namespace: int, digest: bytes, size: int) -> None: ...
+
+    async def fetch(
+        self, namespace: int, digest: bytes, *, max_size: int, verify: Verify, prefer: Sequence[bytes] = ()
+    ) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ class Namespace(IntEnum):
     GRADIENT = 1
     BLOB = 2
     GENESIS = 3
+    SNAPSHOT = 4
+    """Ledger states and models of stored snapshots, by their SHA-256."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,10 @@ from aicpnode.network.gossip import SeenCache, relay_targets
 Handler = Callable[[Envelop, bytes, bytes], None]
 """(envelop, attachment, key of the peer it came from)."""
 
-BULK_KINDS = frozenset({Kind.BLOCK, Kind.DECISIONS, Kind.CHECKPOINT})
+BULK_KINDS = frozenset({Kind.BLOCK, Kind.DECISIONS, Kind.CHECKPOINT, Kind.HEADERS})
 """Answers that may be large and are asked for again if lost: they do not delay votes, and never end a connection."""
 
-ATTACHING_KINDS = frozenset({Kind.BALLOT, Kind.SET, Kind.BLOCK, Kind.DECISIONS, Kind.CHECKPOINT})
+ATTACHING_KINDS = frozenset({Kind.BALLOT, Kind.SET}) | BULK_KINDS
 """Only these carry an attachment. It is unsigned: what is wrong with it may be the doing of whoever passed it on."""
 
 

@@ -69,6 +69,10 @@ class Rounds(Protocol[TaskT]):
         """Returns the first round later than ``after`` that this node contributes to."""
         ...
 
+    async def wait_over(self, round: int) -> None:
+        """Returns once training for ``round`` is useless."""
+        ...
+
     async def submit(self, task: TaskT, delta: FloatArray, *, offsets_hash: bytes, tokens: int) -> bytes | None:
         """Proposes; returns the digest, or None if there could be no proposal."""
         ...
@@ -235,7 +239,7 @@ class Engine:
                 self._record(task.round, await self._measure(task.theta, ROTATION_TOKENS))
 
     async def _train(self, participant: Rounds[TaskT], task: TaskT) -> InnerResult | None:
-        """None if the network began another round before this node was done."""
+        """None if the network began another round, or paused, before this node was done."""
         if self._figures.started is None:
             self._figures.started = time.perf_counter()
         self._figures.round = task.round
@@ -256,7 +260,7 @@ class Engine:
 
         async def wait_overtaken() -> None:
             nonlocal overtaken
-            await participant.wait_round(task.round)
+            await participant.wait_over(task.round)
             overtaken = True
 
         result = await _in_thread(train, until=wait_overtaken)

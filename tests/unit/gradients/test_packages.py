@@ -49,6 +49,20 @@ def test_decided_packages_stay_and_the_others_go(disk):
     assert len(list(disk[1].digests())) == 2
 
 
+def test_forgotten_rounds_leave_nothing_on_the_disk(disk):
+    packages = Packages(*disk)
+    for round in range(1, 5):
+        packages.put(round, name(round), b"package %d" % round)
+        packages.decide(round, [name(round)])
+    packages.put(5, name(5), b"undecided")
+    assert packages.forget(3) == 2
+    assert packages.forget(3) == 0
+    for found in (packages, Packages(*disk)):
+        assert [found.find(name(number)) is not None for number in range(1, 6)] == [False, False, True, True, True]
+    assert len(list(disk[1].digests())) == 3
+    assert disk[0].meta_names("package/") == [f"package/{name(number).hex()}" for number in (3, 4)]
+
+
 def test_deciding_again_changes_nothing(disk):
     packages = Packages(*disk)
     packages.put(2, name(2), b"package")

@@ -14,6 +14,7 @@ from aicpnode.gradients.exchange import POWERLESS_FETCHES_MAX, SILENT_S
 from aicpnode.gradients.grad import read_grad, sealed_grad
 from aicpnode.gradients.participant import CertifiedProposalUnusable
 from aicpnode.gradients.proposal import Header, body_root, build_package, proposal_digest, split_package
+from aicpnode.gradients.state import encode_snapshot
 from aicpnode.network.bodies import BodySource, Namespace
 from aicpnode.storage.faults import StorageFull
 from kernels.codec import encode
@@ -394,6 +395,64 @@ async def test_wait_round_ends_only_for_a_round_to_train_in(make_cluster, mock_c
             with trio.move_on_after(0) as scope:
                 await peer.participant.wait_round(after)
             assert scope.cancelled_caught
+
+
+async def test_paused_participant_hands_out_no_round_and_ends_the_running_one(make_cluster, mock_clock):
+    cluster = make_cluster(1)
+    async with cluster.peers() as (peer,), trio.open_nursery() as nursery:
+        cluster.begin([peer])
+        task = await peer.participant.wait_round(-1)
+        over = []
+
+        async def trainer():
+            await peer.participant.wait_over(task.round)
+            over.append(task.round)
+
+        nursery.start_soon(trainer)
+        await trio.testing.wait_all_tasks_blocked()
+        assert over == []
+        peer.participant.pause(True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert over == [0]
+        with trio.move_on_after(0) as scope:
+            await peer.participant.wait_round(-1)
+        assert scope.cancelled_caught
+        peer.participant.pause(False)
+        assert (await peer.participant.wait_round(-1)).round == 0
+
+
+async def test_state_of_others_takes_the_place_of_one_that_waits_for_bodies(make_cluster, mock_clock):
+    cluster = make_cluster(3)
+    async with cluster.peers() as peers:
+        behind = peers[2].participant
+        cluster.network.cut.add(peers[2].key)
+        _, decision = await cluster.whole_round(peers[:2])
+        model_hash, _ = await cluster.whole_round(peers[:2], 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(behind.apply, decision)
+            while behind.waits_for_bodies_s() is None:
+                await trio.lowlevel.checkpoint()
+            mock_clock.jump(40.0)
+            assert behind.waits_for_bodies_s() == 40.0
+            nursery.cancel_scope.cancel()
+        assert (behind.waits_for_bodies_s(), behind.why()) == (None, [])
+        data = encode_snapshot(peers[0].participant.state)
+        assert len(data) <= behind.snapshot_bytes_max
+        await behind.restore(peers[2].blobs.put(data), model_hash)
+        assert behind.state.round == 2
+        cluster.network.cut.clear()
+        await cluster.whole_round(peers, 2)
+
+
+async def test_bodies_of_old_rounds_are_forgotten(make_cluster, mock_clock):
+    cluster = make_cluster(2)
+    async with cluster.peers() as peers:
+        decisions = [(await cluster.whole_round(peers, seed))[1] for seed in range(4)]
+        await peers[0].participant.forget_bodies(2)
+        served = peers[0].mesh.bodies.providers[Namespace.GRADIENT]
+        kept = [served(decision.included[1].digest) is not None for decision in decisions]
+        assert kept == [False, False, True, True]
+        await cluster.whole_round(peers, 4)
 
 
 async def test_waiting_trainer_is_woken_by_the_round(make_cluster, mock_clock):

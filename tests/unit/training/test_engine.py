@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trio
+import trio.testing
 
 from aicpnode.errors import UserError
 from aicpnode.events import EventBus, InnerStep, Notice, ValidationMeasured
@@ -37,6 +38,7 @@ class Network:
         self.round_s = ROUND_S
         self.submitted: list[tuple[Task, np.ndarray, bytes, int]] = []
         self.accepts = True
+        self.paused = False
         self._changed = trio.Condition()
 
     async def begin(self, number: int) -> None:
@@ -44,9 +46,19 @@ class Network:
             self.current = number
             self._changed.notify_all()
 
+    async def pause(self, paused: bool) -> None:
+        async with self._changed:
+            self.paused = paused
+            self._changed.notify_all()
+
+    async def wait_over(self, round: int) -> None:
+        async with self._changed:
+            while self.current <= round and not self.paused:
+                await self._changed.wait()
+
     async def wait_round(self, after: int) -> Task:
         async with self._changed:
-            while self.current <= after:
+            while self.current <= after or self.paused:
                 await self._changed.wait()
         return Task(self.current, self.theta, 1, trio.current_time() + self.round_s)
 
@@ -179,6 +191,25 @@ async def test_training_for_a_round_that_is_over_is_stopped_and_thrown_away(
         await trio.to_thread.run_sync(running.wait)
         stage.network.round_s = 0.0
         await stage.network.begin(1)
+        await stage.network.wait_submitted(1)
+        nursery.cancel_scope.cancel()
+    assert [task.round for task, *_ in stage.network.submitted] == [1]
+    assert stage.engine.statistics()["overtaken"] == 1
+
+
+async def test_training_is_dropped_when_nothing_can_be_decided(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(tiny)
+    running, _ = hold_training(stage, monkeypatch)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.engine.run)
+        await stage.network.begin(0)
+        await trio.to_thread.run_sync(running.wait)
+        await stage.network.pause(True)
+        stage.network.round_s = 0.0
+        await stage.network.begin(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert stage.network.submitted == []
+        await stage.network.pause(False)
         await stage.network.wait_submitted(1)
         nursery.cancel_scope.cancel()
     assert [task.round for task, *_ in stage.network.submitted] == [1]
