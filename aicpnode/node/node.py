@@ -34,7 +34,7 @@ from aicpnode.node.application import GradientApplication
 from aicpnode.node.rounds import RoundKeeper
 from aicpnode.node.start import genesis_blobs, note_first_use, settle_genesis
 from aicpnode.replication.agreement import Agreement
-from aicpnode.replication.driver import Driver, Transport
+from aicpnode.replication.driver import Driver, Transport, Upkeep
 from aicpnode.replication.explain import Wait
 from aicpnode.replication.intent import WITHOUT_END, Intent, Wish
 from aicpnode.replication.invitation import read_invitation
@@ -211,6 +211,7 @@ class Node:
             invitation=None
             if config.invite is None
             else read_invitation(config.invite, network_id=self.network_id, guest=self.identity.key),
+            upkeep=Upkeep(dump_dir=config.directory),
         )
         self.rounds = RoundKeeper(self)
         commands.register(self)

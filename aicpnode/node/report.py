@@ -57,7 +57,9 @@ def reachable(node: Node) -> dict[bytes, bool]:
 
 
 def is_paused(node: Node) -> bool:
-    """Whether reachable members hold less than a quorum: then nothing can be decided."""
+    """Whether nothing can be decided: reachable members hold less than a quorum, or no quorum answers for long."""
+    if node.driver.is_paused:
+        return True
     roster = node.driver.ledger.roster
     near = reachable(node)
     return sum(roster.power(key) for key, is_near in near.items() if is_near) < roster.quorum
@@ -102,6 +104,7 @@ def status(node: Node) -> JsonObject:
         "paused": is_paused(node),
         "diverged": replica.diverged,
         "behind": driver.is_behind,
+        "taking_over": driver.takeover_progress,
         "model_hash": node.model_hash_hex,
         "state_hash": driver.state_hash.hex(),
         "roster": roster(driver),
@@ -227,9 +230,12 @@ def why(node: Node) -> JsonObject:
     driver = node.driver
     waits: list[Wait] = []
     near = reachable(node)
-    missing = [member for member in driver.ledger.roster.active if not near[member.key]]
+    unheard = set(driver.unheard()) if driver.is_paused else set()
+    missing = [member.key for member in driver.ledger.roster.active if not near[member.key] or member.key in unheard]
     if missing:
-        waits.append(_missing_members(node, [member.key for member in missing]))
+        waits.append(_missing_members(node, missing))
+    if driver.takeover_progress:
+        waits.append(Wait(what=driver.takeover_progress, next="a lying or slow donor costs one attempt"))
     waits += node.start_waits()
     probation = probation_wait(driver.replica, node.identity.key, driver.invitation)
     if probation is not None:
@@ -260,7 +266,7 @@ def _missing_members(node: Node, keys: list[bytes]) -> Wait:
 def _summary(node: Node, waits: list[Wait]) -> str:
     driver = node.driver
     if driver.replica.diverged:
-        return "This node's state is not the certified one: it signs nothing."
+        return "This node's state is not the certified one: it signs nothing until it has taken over that of others."
     sentence = tolerance(driver.replica)
     if is_paused(node):
         return f"Paused: less than a quorum is reachable. {sentence[:1].upper()}{sentence[1:]}."

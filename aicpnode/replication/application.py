@@ -43,6 +43,15 @@ class RoundContext:
     """How long the round takes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFacts:
+    """What a snapshot's bytes hold, computed from them. ``round`` is the one that begins on that state."""
+
+    round: int
+    model_hash: bytes
+    agreed_root: bytes
+
+
 class Application(Protocol):
     """State that decided blocks change. All methods are called in the order of the ledger, never concurrently."""
 
@@ -68,4 +77,41 @@ class Application(Protocol):
 
     async def forget_snapshot(self, digest: bytes) -> None:
         """Delete a snapshot that nothing refers to any more."""
+        ...
+
+    @property
+    def snapshot_bytes_max(self) -> int:
+        """No snapshot of this run is larger."""
+        ...
+
+    def snapshot_size(self, digest: bytes) -> int | None:
+        """Bytes of a stored snapshot; None if it is not here."""
+        ...
+
+    def read_snapshot(self, digest: bytes, offset: int, length: int) -> bytes:
+        """A piece of a stored snapshot, unchecked: whoever asked for it checks the whole."""
+        ...
+
+    def inspect_snapshot(self, data: bytes) -> SnapshotFacts:
+        """Of bytes that a stranger sent. Blocks for long. MalformedError if they are no snapshot of this run."""
+        ...
+
+    async def store_snapshot(self, data: bytes) -> bytes:
+        """Make inspected bytes durable; their digest."""
+        ...
+
+    async def restore(self, digest: bytes, model_hash: bytes) -> None:
+        """Take the state from a stored snapshot in place of the present one."""
+        ...
+
+    async def forget_bodies(self, below_round: int) -> None:
+        """Delete what was included in earlier rounds: whoever still needs it takes a snapshot."""
+        ...
+
+    def waits_for_bodies_s(self) -> float | None:
+        """For how long ``apply`` has been waiting for what a block included; None if it is not."""
+        ...
+
+    def pause(self, paused: bool) -> None:
+        """Whether nothing can be decided at present: what is being computed is dropped, and nothing new begins."""
         ...

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 import trio
 
+from aicpnode.envelop.ledger_state import encode_ledger_state
 from aicpnode.events import EventBus, RoundApplied
 from aicpnode.replication.agreement import Agreement
 from aicpnode.replication.application import Application, DecidedTraining, IncludedProposal, RoundContext
@@ -22,6 +22,10 @@ from consensus.events import Applied, Diverged
 from consensus.membership import LedgerState
 
 SNAPSHOTS_KEPT = 2
+SNAPSHOT_HEIGHTS = 1000
+"""Also a run that decides operations alone takes a snapshot now and then."""
+BODIES_KEPT_ROUNDS = 128
+"""Before the oldest snapshot kept here: above SNAPSHOT_GAP, so that whoever is less far behind can replay."""
 
 
 class Applier:
@@ -52,6 +56,9 @@ class Applier:
         self._snapshot_rounds = snapshot_rounds
         self._waiting: deque[DecidedBlock] = deque()
         self._wakeup = trio.Event()
+        self._halted = False
+        self.ledger: LedgerState | None = None
+        """Of the state that the application holds."""
         self.applied_height = 0
         self.state_hash = b""
 
@@ -59,16 +66,23 @@ class Applier:
         self._waiting.append(decided)
         self._wakeup.set()
 
+    def halt(self) -> None:
+        """Apply nothing more: the state is not the one that the blocks build on."""
+        self._halted = True
+
     async def run(self) -> None:
         """Until cancelled. The application holds the state before the first block that was enqueued."""
-        before = self._waiting[0].before if self._waiting else self._head()
-        await self._applied(before, self._application.model_hash())
+        first = self._waiting[0] if self._waiting else None
+        before = self._head() if first is None else first.before
+        certified = None if first is None else first.block.header.state_hash
+        await self._applied(before, self._application.model_hash(), certified=certified)
         while True:
-            while not self._waiting:
+            while not self._waiting or self._halted:
                 self._wakeup = trio.Event()
                 await self._wakeup.wait()
             await self._apply(self._waiting[0])
-            self._waiting.popleft()
+            if not self._halted:
+                self._waiting.popleft()
 
     async def _apply(self, decided: DecidedBlock) -> None:
         began = trio.current_time()
@@ -86,7 +100,7 @@ class Applier:
             )
             model_hash = await self._application.apply(DecidedTraining(round=training.round, included=included))
         await self._applied(decided.after, model_hash, certified=self._certified_after(decided))
-        if training is not None:
+        if training is not None and not self._halted:
             self._events.publish(
                 RoundApplied(
                     round=training.round,
@@ -103,15 +117,14 @@ class Applier:
         return None if following is None else following.block.header.state_hash
 
     async def _applied(self, ledger: LedgerState, model_hash: bytes, *, certified: bytes | None = None) -> None:
-        agreement = self._agreement
+        agreement, self.ledger = self._agreement, ledger
         root = self._application.agreed_root()
         hashed = state_hash(ledger, k=agreement.k, bits=agreement.bits, agreed_root=root)
         if certified is not None and certified != hashed:
+            self._halted = True
             self._on_diverged(Diverged(height=ledger.height, own=hashed, certified=certified))
-        due = ledger.round > 0 and ledger.round % self._snapshot_rounds == 0 and ledger.height > 0
-        if due and (last := self._database.applied()) is not None and last.round == ledger.round:
-            due = False
-        snapshot = await self._application.snapshot() if due else None
+            return
+        snapshot = await self._application.snapshot() if self._is_snapshot_due(ledger) else None
         if ledger.height > 0:
             await trio.to_thread.run_sync(self._record_applied, ledger, hashed, model_hash, snapshot)
             if snapshot is not None:
@@ -121,40 +134,55 @@ class Applier:
             self._begin_round(ledger)
         self._on_applied(Applied(height=ledger.height, state_hash=hashed))
 
+    def _is_snapshot_due(self, ledger: LedgerState) -> bool:
+        """At the same heights everywhere, so that a newcomer finds several members that have the same one."""
+        last = self._database.applied()
+        if ledger.height == 0 or (last is not None and last.height >= ledger.height):
+            return False
+        fresh = last is None or last.round != ledger.round
+        begins = ledger.round > 0 and ledger.round % self._snapshot_rounds == 0 and fresh
+        return begins or ledger.height % SNAPSHOT_HEIGHTS == 0
+
     def _record_applied(self, ledger: LedgerState, hashed: bytes, model_hash: bytes, snapshot: bytes | None) -> None:
-        self._database.put_applied(
-            height=ledger.height,
-            round=ledger.round,
-            state_hash=hashed,
-            model_hash=model_hash,
-            snapshot=snapshot,
-        )
+        with self._database.transaction():
+            self._database.put_applied(
+                height=ledger.height,
+                round=ledger.round,
+                state_hash=hashed,
+                model_hash=model_hash,
+                snapshot=snapshot,
+            )
+            if snapshot is not None:
+                root = self._application.agreed_root()
+                self._database.put_state(ledger.height, encode_ledger_state(ledger), root)
 
     async def _prune_snapshots(self) -> None:
         """Keep the newest ones: a damaged snapshot still leaves an older one to replay from."""
         snapshots = await trio.to_thread.run_sync(self._database.snapshots)
         kept = {applied.snapshot for applied in snapshots[:SNAPSHOTS_KEPT]}
         for applied in snapshots[SNAPSHOTS_KEPT:]:
-            await trio.to_thread.run_sync(self._database.forget_snapshot, applied.height)
+            await trio.to_thread.run_sync(self._forget_snapshot, applied.height)
             if applied.snapshot is not None and applied.snapshot not in kept:
                 await self._application.forget_snapshot(applied.snapshot)
 
+        oldest = min((applied.round for applied in snapshots[:SNAPSHOTS_KEPT]), default=0)
+        if (below := oldest - BODIES_KEPT_ROUNDS) > 0:
+            await self._application.forget_bodies(below)
+
+    def _forget_snapshot(self, height: int) -> None:
+        with self._database.transaction():
+            self._database.forget_snapshot(height)
+            self._database.forget_state(height)
+
     async def record_snapshot(self) -> None:
         """Store the model as it is now, so that a restart replays nothing (called at a clean stop)."""
-        applied = self._database.applied()
-        if applied is None or applied.snapshot is not None or applied.height != self.applied_height:
+        applied, ledger = self._database.applied(), self.ledger
+        if self._halted or applied is None or applied.snapshot is not None:
+            return
+        if ledger is None or applied.height != ledger.height:
             return
         snapshot = await self._application.snapshot()
-        row = replace(applied, snapshot=snapshot)
-        await trio.to_thread.run_sync(
-            lambda: self._database.put_applied(
-                height=row.height,
-                round=row.round,
-                state_hash=row.state_hash,
-                model_hash=row.model_hash,
-                snapshot=row.snapshot,
-            )
-        )
+        await trio.to_thread.run_sync(self._record_applied, ledger, applied.state_hash, applied.model_hash, snapshot)
         await self._prune_snapshots()
 
     def _begin_round(self, ledger: LedgerState) -> None:

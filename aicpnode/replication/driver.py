@@ -13,6 +13,8 @@ import statistics as stats
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import trio
@@ -37,11 +39,16 @@ from aicpnode.replication.agreement import Agreement
 from aicpnode.replication.application import Application
 from aicpnode.replication.applier import Applier
 from aicpnode.replication.crypto import MemberCrypto
+from aicpnode.replication.divergence import Divergence, is_curable
+from aicpnode.replication.donor import Donor
 from aicpnode.replication.exchange import DecisionExchange
 from aicpnode.replication.inbox import Inbox
 from aicpnode.replication.intent import Applicant, Intent, Wish, wanted
 from aicpnode.replication.ledger import DURABLE, DecidedBlock, LedgerStore
+from aicpnode.replication.pause import PAUSE_S_MIN, QuorumWatch
 from aicpnode.replication.recovery import SAFE_ROUNDS, Amnesia
+from aicpnode.replication.snapshot_store import SnapshotStore, VerifiedSnapshot
+from aicpnode.replication.takeover import SNAPSHOT_GAP, Position, Takeover
 from aicpnode.replication.transport import Transport
 from aicpnode.storage.database import Database
 from consensus import evidence as evidence_rules
@@ -66,7 +73,7 @@ from consensus.events import (
 )
 from consensus.evidence import Evidence, contradiction
 from consensus.membership import LedgerState
-from consensus.messages import Ballot, Invitation, Operation, OperationKind, Vote
+from consensus.messages import Ballot, Invitation, MessageKind, Operation, OperationKind, Vote
 from consensus.replica import Replica
 from consensus.types import MemberStatus
 
@@ -78,9 +85,22 @@ JITTER = 0.2
 JOIN_NONCE_BYTES = 16
 INTENT_META = "intent"
 EVIDENCE_QUEUED_MAX = 64
+QUORUM_CHECKS = 10
+"""Looks at who was heard in the shortest time after which this node pauses."""
 AMNESIA_META = "amnesia"
 """Absent: this store remembers all that its key signed. Else (voting from height, proposing from round), zeros while
 not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """What no two members need to agree on: rounds between snapshots, the gap in heights above which one of others is
+    taken over, how long without a quorum is a pause, where a state that went astray is kept."""
+
+    snapshot_rounds: int = 10
+    snapshot_gap: int = SNAPSHOT_GAP
+    pause_s_min: float = PAUSE_S_MIN
+    dump_dir: Path | None = None
 
 
 class Driver:
@@ -100,7 +120,7 @@ class Driver:
         default_intent: Intent,
         on_banned: Callable[[bytes], None] = lambda _key: None,
         invitation: Invitation | None = None,
-        snapshot_rounds: int = 10,
+        upkeep: Upkeep | None = None,
         rng: random.Random | None = None,
     ) -> None:
         """``on_banned`` is told each key that the members ban; ``invitation`` is shown in this node's JOIN."""
@@ -114,6 +134,11 @@ class Driver:
         self._crypto = MemberCrypto(identity, agreement.network_id)
         self.invitation, self._on_banned = invitation, on_banned
         self._store = LedgerStore(database, agreement.network_id)
+        self._snapshots = SnapshotStore(database, agreement.genesis)
+        self._application = application
+        self._upkeep = upkeep or Upkeep()
+        self._quorum_watch = QuorumWatch(identity.key, least_s=self._upkeep.pause_s_min)
+        self._to_install: tuple[VerifiedSnapshot, trio.Event] | None = None
         self._inbox = Inbox()
         self._timers: dict[Timer, float] = {}
         self._timers_changed = trio.Event()
@@ -134,6 +159,7 @@ class Driver:
         self.can_train: bool | None = None if trains else False
         """None until a node that trains has what it needs: only then does it ask the ledger to be waited for."""
         self.amnesia: Amnesia | None = None
+        self._take_part_in_snapshots()
         self.replica = self._load()
         self._exchange = DecisionExchange(
             identity=identity,
@@ -143,32 +169,67 @@ class Driver:
             inbox=self._inbox,
             replica=lambda: self.replica,
         )
-        self._applier = Applier(
-            key=identity.key,
-            agreement=agreement,
-            database=database,
-            application=application,
-            events=events,
-            head=lambda: self.ledger,
-            on_applied=self._on_applied,
-            on_diverged=self._on_diverged,
-            snapshot_rounds=snapshot_rounds,
-        )
+        self._applying = trio.CancelScope()
+        self._applying_ended = trio.Event()
+        self._applier = self._new_applier()
         raw = database.get_meta(INTENT_META)
         self.intent = default_intent if raw is None else Intent.decode(raw)
+
+    def _take_part_in_snapshots(self) -> None:
+        self._divergence = Divergence(
+            database=self._database,
+            store=self._snapshots,
+            application=self._application,
+            events=self._events,
+            folder=self._upkeep.dump_dir,
+            about={"network": self._agreement.network_id.hex(), "key": self._identity.key.hex(), "name": self._name},
+        )
+        self._donor = Donor(
+            identity=self._identity,
+            network_id=self._agreement.network_id,
+            transport=self._transport,
+            application=self._application,
+            store=self._snapshots,
+        )
+        self._takeover = Takeover(
+            host=self,
+            identity=self._identity,
+            agreement=self._agreement,
+            transport=self._transport,
+            application=self._application,
+            store=self._snapshots,
+            events=self._events,
+            install=self._install,
+            gap=self._upkeep.snapshot_gap,
+        )
 
     def _load(self) -> Replica:
         ledger = self._store.head_state(self._agreement.genesis)
         restored = self._store.restored(ledger.height + 1)
         for vote in restored.votes:
             self._crypto.remember_slot(vote)
-        return Replica(
+        replica = Replica(
             key=self._identity.key,
             crypto=self._crypto,
             timing=self._agreement.timing,
             ledger=ledger,
             restored=restored,
             voting_from=self._remembered(),
+        )
+        replica.diverged = self._divergence.found is not None
+        return replica
+
+    def _new_applier(self) -> Applier:
+        return Applier(
+            key=self._identity.key,
+            agreement=self._agreement,
+            database=self._database,
+            application=self._application,
+            events=self._events,
+            head=lambda: self.ledger,
+            on_applied=self._on_applied,
+            on_diverged=self._on_diverged,
+            snapshot_rounds=self._upkeep.snapshot_rounds,
         )
 
     def _remembered(self) -> int | None:
@@ -224,6 +285,37 @@ class Driver:
     def accused(self) -> frozenset[bytes]:
         """Who broke the rules, as far as this node has the proof."""
         return frozenset(self._proofs)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether members with a quorum of power were not heard of for long while this node waits for them."""
+        return self._quorum_watch.is_paused
+
+    def unheard(self) -> list[bytes]:
+        """Members that were not heard of for as long as it takes to pause."""
+        now_s, timeout_ms = trio.current_time(), self._timeout_ms
+        return self._quorum_watch.missing(now_s, self.ledger.roster, self._last_heard, timeout_ms=timeout_ms)
+
+    @property
+    def takeover_progress(self) -> str:
+        """What is being done to take over a state of others, for people; empty if nothing is."""
+        return self._takeover.progress
+
+    def position(self, furthest: int) -> Position:
+        """Where this node stands, for whoever decides whether it has to take over a state of others."""
+        return Position(
+            head=self.head,
+            applied=self.applied_height,
+            base=self._database.base_height(),
+            furthest=furthest,
+            diverged=self._divergence.found is not None,
+            diverged_before=self._divergence.again_at,
+            waits_for_bodies_s=self._application.waits_for_bodies_s(),
+        )
+
+    @property
+    def _timeout_ms(self) -> int:
+        return self.replica.pacemaker.timeout_ms(self.replica.view)
 
     @property
     def dropped_inputs(self) -> int:
@@ -342,11 +434,13 @@ class Driver:
 
     async def run(self, *, applied_height: int, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled. The application holds the state after ``applied_height`` and replays from there."""
-        for replayed in self._store.replay(self._agreement.genesis, applied_height):
-            self._applier.enqueue(replayed)
         self._subscribe()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._applier.run)
+            self._nursery = nursery
+            self._start_applier(applied_height)
+            nursery.start_soon(self._donor.run)
+            nursery.start_soon(self._takeover.run)
+            nursery.start_soon(self._watch_quorum)
             nursery.start_soon(self._keep_timers)
             nursery.start_soon(self._announce_head)
             nursery.start_soon(self._exchange.run)
@@ -355,20 +449,76 @@ class Driver:
             task_status.started()
             await self._replicate()
 
+    def _start_applier(self, applied_height: int) -> None:
+        """Unless the application's state is known to be wrong, or is older than all blocks that are here."""
+        self._applier.applied_height = applied_height
+        if self.replica.diverged or applied_height < self._database.base_height():
+            self._applying_ended.set()
+            return
+        for replayed in self._store.replay(self._agreement.genesis, applied_height):
+            self._applier.enqueue(replayed)
+        self._nursery.start_soon(self._apply, self._applier, self._applying, self._applying_ended)
+
+    @staticmethod
+    async def _apply(applier: Applier, scope: trio.CancelScope, ended: trio.Event) -> None:
+        try:
+            with scope:
+                await applier.run()
+        finally:
+            ended.set()
+
     def _subscribe(self) -> None:
         transport = self._transport
         transport.subscribe(VOTE_KINDS, self._on_vote)
         transport.subscribe([Kind.OPERATION], self._on_operation)
         transport.subscribe([Kind.HEAD], self._on_head)
         self._exchange.subscribe()
+        self._donor.subscribe()
+        self._takeover.subscribe()
         transport.on_connect(self._on_connect)
 
     async def _replicate(self) -> None:
         while True:
+            if self._to_install is not None:
+                await self._begin_again(*self._to_install)
             effects: list[Effect] = []
             for event in await self._inbox.take(BATCH_INPUTS_MAX):
                 effects += self.replica.handle(event)
             await self._carry_out(effects)
+
+    async def _install(self, snapshot: VerifiedSnapshot) -> None:
+        """Hand it to the task that owns the replica; returns once it is in place, or was found to be of no use."""
+        done = trio.Event()
+        self._to_install = snapshot, done
+        self._inbox.interrupt()
+        await done.wait()
+
+    async def _begin_again(self, snapshot: VerifiedSnapshot, done: trio.Event) -> None:
+        """Take over ``snapshot`` on disk, then start again from the disk, as after a crash."""
+        base = self._database.base_height()
+        is_lost = self.applied_height < base
+        height = snapshot.ledger.height
+        if height >= base and (self._divergence.found is not None or is_lost or height > self.applied_height):
+            self._applying.cancel()
+            await self._applying_ended.wait()
+            dropped = await trio.to_thread.run_sync(self._snapshots.install, snapshot)
+            await self._application.restore(snapshot.blob, snapshot.model_hash)
+            for blob in dropped:
+                await self._application.forget_snapshot(blob)
+            self._inbox.forget_states()
+            self._timers.clear()
+            self._divergence.settled()
+            self._height_began_s = None
+            self.replica = self._load()
+            self._applying, self._applying_ended = trio.CancelScope(), trio.Event()
+            self._applier = self._new_applier()
+            self._start_applier(height)
+            await self._carry_out(self.replica.start())
+            for peer, head in self._takeover.claims():
+                self._inbox.put(HeadAnnounced(peer=peer, height=head))
+            self._announce_change()
+        self._to_install = None
+        done.set()
 
     async def _carry_out(self, effects: list[Effect]) -> None:
         if any(isinstance(effect, DURABLE) for effect in effects):
@@ -389,19 +539,16 @@ class Driver:
                 for target in targets:
                     self._exchange.ask_block(target, height, name)
             case RequestDecisions(height=height, target=target):
-                self._exchange.ask_decisions(target, height)
+                if not self._takeover.is_certain:
+                    self._exchange.ask_decisions(target, height)
             case ServeDecision(height=height, to=to):
                 self._exchange.serve_later(to, to, height, 1)
             case Decide():
                 self._on_decided(effect)
             case Accusation(evidence=proof):
                 self._accuse(proof)
-            case Diverged(height=height, own=own, certified=certified):
-                self._notice(
-                    "error",
-                    f"the state of this node at height {height} is {short(own)}, the certified one is "
-                    f"{short(certified)}: it signs nothing any more",
-                )
+            case Diverged():
+                self._on_diverged(effect)
 
     def _accuse(self, proof: Evidence) -> None:
         """Bring it before the members, as soon as nothing else is in the way."""
@@ -449,6 +596,7 @@ class Driver:
     # ---- receiving: called by the network, must not block
 
     def _on_connect(self, peer: PeerInfo) -> None:
+        self._takeover.heard(peer.key, peer.head_height)
         self._inbox.put_from(peer.key, HeadAnnounced(peer=peer.key, height=peer.head_height))
 
     def _on_vote(self, envelop: Envelop, attachment: bytes, peer: bytes) -> None:
@@ -478,6 +626,7 @@ class Driver:
             # Only from its signer's own connection: anybody could replay an old head, and it has no date.
             self.amnesia.heard(envelop.sender, envelop.height, self.ledger)
             self._intent_wakeup.set()
+        self._takeover.heard(envelop.sender, envelop.height)
         self._inbox.put_from(peer, HeadAnnounced(peer=envelop.sender, height=envelop.height))
 
     # ---- tasks
@@ -504,7 +653,7 @@ class Driver:
                 body=(),
             )
             self._transport.broadcast(signing.seal(self._identity, envelop))
-            await trio.sleep(HEAD_PERIOD_S * self._random.uniform(1 - JITTER, 1 + JITTER))
+            await trio.sleep(HEAD_PERIOD_S * self._random.uniform(1 - JITTER, 1))
 
     async def _pursue_intent(self) -> None:
         """Ask the ledger for what the owner wants, one operation at a time, never while behind."""
@@ -576,6 +725,7 @@ class Driver:
             )
         )
         self._intent_wakeup.set()
+        self._observe_quorum()
         self._announce_change()
 
     def _tell_banned(self, decision: Decide) -> None:
@@ -596,8 +746,47 @@ class Driver:
         self._announce_change()
 
     def _on_diverged(self, diverged: Diverged) -> None:
+        """Sign nothing, apply nothing, keep what developers need, and then take over a state of others."""
         self.replica.diverged = True
-        self._perform(diverged)
+        self._applier.halt()
+        self._notice(
+            "error",
+            f"the state of this node at height {diverged.height} is {short(diverged.own)}, the certified one is "
+            f"{short(diverged.certified)}: it signs nothing any more",
+        )
+        if is_curable(diverged):
+            self._nursery.start_soon(self._keep_divergence, diverged)
+
+    async def _keep_divergence(self, diverged: Diverged) -> None:
+        await self._divergence.keep(diverged, self._applier.ledger)
+        self._takeover.look()
+
+    # ---- the quorum
+
+    async def _watch_quorum(self) -> None:
+        while True:
+            self._observe_quorum()
+            await trio.sleep(self._upkeep.pause_s_min / QUORUM_CHECKS)
+
+    def _observe_quorum(self) -> None:
+        replica, watch = self.replica, self._quorum_watch
+        spoken = any(replica.book.of(replica.key, kind, replica.view) for kind in MessageKind)
+        changed = watch.observe(
+            trio.current_time(),
+            replica.roster,
+            self._last_heard,
+            outstanding=spoken,
+            timeout_ms=self._timeout_ms,
+        )
+        if not changed:
+            return
+        self._application.pause(watch.is_paused)
+        if watch.is_paused:
+            names = ", ".join(self._member_name(key) for key in self.unheard())
+            self._notice("warning", f"PAUSED: no quorum is heard; missing are {names}. Nothing is lost meanwhile")
+        else:
+            self._notice("info", "a quorum is heard again: this node goes on")
+        self._announce_change()
 
     async def record_snapshot(self) -> None:
         """Store the model as it is now, so that a restart replays nothing (called at a clean stop)."""

@@ -42,7 +42,7 @@ def replica_waits(replica: Replica, name_of: Callable[[bytes], str]) -> list[Wai
     """The waits of the running height; empty while there is nothing to decide."""
     if replica.diverged:
         text = f"nothing: the state of this node at height {replica.height - 1} is not the certified one"
-        return [Wait(what=text, next="restore this node from a backup or an empty data directory")]
+        return [Wait(what=text, next="it signs nothing until it has taken over the certified state of others")]
     if replica.voting_from is None or replica.height < replica.voting_from:
         until = "the heads of a quorum of others" if replica.voting_from is None else f"height {replica.voting_from}"
         text = f"{until}: the store of this member was lost, so it must not sign what it may have signed already"

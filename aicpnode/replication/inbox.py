@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 
 import trio
 
-from consensus.events import Input, OperationReceived
+from consensus.events import Applied, Input, OperationReceived
 
 INPUTS_PER_PEER_MAX = 512
 """A peer's own votes of a height are 4, an answer to a request for decisions has 64; the rest is relayed."""
@@ -24,6 +24,7 @@ class Inbox:
         self._own: deque[Input] = deque()
         self._by_peer: OrderedDict[bytes, deque[Input]] = OrderedDict()
         self._wakeup = trio.Event()
+        self._is_interrupted = False
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -53,11 +54,21 @@ class Inbox:
         queue.append(event)
         self._wakeup.set()
 
+    def interrupt(self) -> None:
+        """Let ``take`` return, with nothing if nothing is here."""
+        self._is_interrupted = True
+        self._wakeup.set()
+
+    def forget_states(self) -> None:
+        """Drop what says which state this node has: another one takes its place."""
+        self._own = deque(event for event in self._own if not isinstance(event, Applied))
+
     async def take(self, most: int) -> list[Input]:
-        """Up to ``most`` inputs, at least one: all own ones first, then one of each peer in turn."""
-        while not self._own and not self._by_peer:
+        """Up to ``most`` inputs, at least one unless interrupted: all own ones first, then one of each peer in turn."""
+        while not self._own and not self._by_peer and not self._is_interrupted:
             self._wakeup = trio.Event()
             await self._wakeup.wait()
+        self._is_interrupted = False
         taken: list[Input] = []
         while len(taken) < most:
             if self._own:

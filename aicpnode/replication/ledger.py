@@ -19,6 +19,7 @@ from aicpnode.envelop.kinds import (
     vote_attachment,
     vote_envelop,
 )
+from aicpnode.envelop.ledger_state import decode_ledger_state, encode_roster
 from aicpnode.storage.database import Database
 from consensus.events import Accusation, Decide, Effect, PersistBlock, PersistSafety, PersistVote, Safety, Step
 from consensus.evidence import Decision, Evidence, SignedContent
@@ -71,7 +72,9 @@ class LedgerStore:
                         database.put_safety(self._encode_safety(safety))
                     case PersistBlock(block_id=name, block=block):
                         database.put_block(block.height, name, encode_block(block))
-                    case Decide(block=block, certificate=certificate, ledger=ledger, prepares=prepares):
+                    case Decide(block=block, certificate=certificate, before=before, ledger=ledger, prepares=prepares):
+                        if ledger.roster.epoch != before.roster.epoch:
+                            database.put_roster(ledger.height + 1, encode_roster(ledger.roster))
                         database.put_decision(
                             ledger.height,
                             ledger.block_id,
@@ -85,9 +88,9 @@ class LedgerStore:
                         self.put_evidence(proof)
 
     def replay(self, genesis: LedgerState, from_height: int) -> Iterator[DecidedBlock]:
-        """Decided blocks above ``from_height``, in order, with their ledger states, derived from the genesis."""
-        ledger = genesis
-        for block, name in self._blocks():
+        """Decided blocks above ``from_height``, in order, with their ledger states, derived from the base."""
+        ledger = self.base(genesis)
+        for block, name in self._blocks(ledger.height + 1):
             after = self._after(ledger, block, name)
             if after.height > from_height:
                 yield DecidedBlock(block=block, block_id=name, before=ledger, after=after)
@@ -95,18 +98,22 @@ class LedgerStore:
 
     def head_state(self, genesis: LedgerState) -> LedgerState:
         """The ledger's state after the last decided block."""
-        ledger = genesis
-        for block, name in self._blocks():
+        ledger = self.base(genesis)
+        for block, name in self._blocks(ledger.height + 1):
             ledger = self._after(ledger, block, name)
         return ledger
+
+    def base(self, genesis: LedgerState) -> LedgerState:
+        """Where the ledger begins on this disk: the genesis, or the snapshot that was taken over last."""
+        base = self._database.base()
+        return genesis if base is None else decode_ledger_state(base[1], genesis=genesis)
 
     def _after(self, ledger: LedgerState, block: Block, name: bytes) -> LedgerState:
         after = apply_block(ledger, block, block_id=name)
         assert after is not None, "this node decided the block, so it applies"
         return after
 
-    def _blocks(self) -> Iterator[tuple[Block, bytes]]:
-        height = 1
+    def _blocks(self, height: int) -> Iterator[tuple[Block, bytes]]:
         while batch := self._database.decisions(height, REPLAY_BATCH_BYTES):
             for _height, block, certificate in batch:
                 yield decode_block(block), decode_commit_certificate(certificate).block_id

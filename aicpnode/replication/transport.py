@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from aicpnode.envelop.codec import Envelop, Kind
+from aicpnode.network.bodies import BodyExchange
 from aicpnode.network.peers import PeerInfo
 
 
 class Transport(Protocol):
     """What replication needs of the network; ``Mesh`` is one."""
+
+    @property
+    def bodies(self) -> BodyExchange: ...
 
     def send(self, peer: bytes, envelop: Envelop, attachment: bytes = b"") -> bool: ...
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,18 @@ import pytest
 import trio
 
 from aicpnode.envelop import signing
-from aicpnode.envelop.codec import Envelop, Kind, decode, encode, pack
+from aicpnode.envelop.codec import Envelop, Kind, decode, encode, pack, unpack
 from aicpnode.envelop.kinds import VOTE_KINDS, parse_vote
-from aicpnode.errors import RemoteError
+from aicpnode.errors import MalformedError, RemoteError
 from aicpnode.events import EventBus, Notice
 from aicpnode.identity import Identity
+from aicpnode.network.bodies import Provider, Verify
 from aicpnode.network.peers import PeerInfo
 from aicpnode.replication.agreement import Agreement
-from aicpnode.replication.application import DecidedTraining, RoundContext
-from aicpnode.replication.driver import AMNESIA_META, Driver
+from aicpnode.replication.application import DecidedTraining, RoundContext, SnapshotFacts
+from aicpnode.replication.driver import AMNESIA_META, Driver, Upkeep
 from aicpnode.replication.intent import Intent, Wish
+from aicpnode.replication.takeover import BODIES_PATIENCE_S
 from aicpnode.storage.database import Database
 from consensus.events import Opinion
 from consensus.membership import LedgerRules, genesis_state
@@ -48,6 +51,7 @@ class Port:
         self.handlers: dict[Kind, list[Handler]] = {}
         self.callbacks: list[Callable[[PeerInfo], None]] = []
         self.head: Callable[[], int] = lambda: 0
+        self.bodies = BodyPort(hub, key)
 
     def send(self, peer: bytes, envelop: Envelop, attachment: bytes = b"") -> bool:
         return self._hub.carry(self._key, peer, encode(envelop, attachment))
@@ -72,10 +76,39 @@ class Port:
             callback(info)
 
 
+class BodyPort:
+    """Bodies are pulled whole from whoever provides them, the preferred first. ``fetched`` counts bytes."""
+
+    def __init__(self, hub: Hub, key: bytes) -> None:
+        self._hub = hub
+        self._key = key
+        self.providers: dict[int, Provider] = {}
+        self.fetched = 0
+
+    def register(self, namespace: int, provider: Provider) -> None:
+        self.providers[namespace] = provider
+
+    def announce(self, namespace: int, digest: bytes, size: int) -> None:
+        """Nobody needs it here."""
+
+    async def fetch(
+        self, namespace: int, digest: bytes, *, max_size: int, verify: Verify, prefer: Sequence[bytes] = ()
+    ) -> bytes:
+        while True:
+            for donor in (*prefer, *self._hub.others(self._key)):
+                body = self._hub.body(self._key, donor, namespace, digest, max_size)
+                if body is not None and verify(body):
+                    self.fetched += len(body)
+                    return body
+            await trio.sleep(POLL_S)
+
+
 class Hub:
-    """Carries bytes between ports. ``faults`` are (receiver, sender, reason) of what a handler refused."""
+    """Carries bytes between ports. ``faults`` are (receiver, sender, reason) of what a handler refused. Members in
+    different groups of ``parts`` do not reach each other."""
 
     def __init__(self) -> None:
+        self.parts: tuple[frozenset[bytes], ...] = ()
         self._ports: dict[bytes, Port] = {}
         self._contents: dict[tuple[bytes, Kind, int, int], bytes] = {}
         self.contradictions: list[tuple[bytes, Kind, int, int]] = []
@@ -99,9 +132,18 @@ class Hub:
     def others(self, key: bytes) -> list[bytes]:
         return [other for other in self._ports if other != key]
 
+    def reaches(self, one: bytes, other: bytes) -> bool:
+        both = one in self._ports and other in self._ports
+        return both and (not self.parts or any(one in part and other in part for part in self.parts))
+
+    def body(self, asker: bytes, donor: bytes, namespace: int, digest: bytes, max_size: int) -> bytes | None:
+        provider = self._ports[donor].bodies.providers.get(namespace) if self.reaches(asker, donor) else None
+        source = None if provider is None else provider(digest)
+        return None if source is None or source.size > max_size else source.read(0, source.size)
+
     def carry(self, sender: bytes, receiver: bytes, data: bytes) -> bool:
         port = self._ports.get(receiver)
-        if sender not in self._ports or port is None:
+        if port is None or not self.reaches(sender, receiver):
             return False
         envelop, attachment = decode(data)
         assert signing.verify(envelop), "members sign what they send"
@@ -129,16 +171,33 @@ class Hub:
 
 
 class HashingApplication:
-    """Its state is a hash over all that it applied. As an author it offers one digest a round, and likes all others."""
+    """Its state is a hash over all that it applied. As an author it offers one digest a round, and likes all others.
 
-    def __init__(self, key: bytes, *, rounds: int = 0, lie_in_round: int | None = None) -> None:
+    Snapshots are files in ``folder``, so that they outlive a crash. Bodies of decided rounds are available from
+    ``bodies_from`` on: of earlier ones ``apply`` waits without end.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        folder: Path,
+        *,
+        rounds: int = 0,
+        lie_in_round: int | None = None,
+        bodies_from: int = 0,
+    ) -> None:
         self._key = key
+        self._folder = folder
         self._rounds = rounds
         self._lie_in_round = lie_in_round
+        self._bodies_from = bodies_from
+        self._waits_since: float | None = None
+        self.round = 0
+        self.forgotten_below = 0
+        self.pauses: list[bool] = []
         self.opine: Callable[[Opinion], None] = lambda _opinion: None
         self.state = bytes(32)
         self.applied: list[DecidedTraining] = []
-        self.snapshots: dict[bytes, bytes] = {}
 
     def model_hash(self) -> bytes:
         return self.state
@@ -148,8 +207,15 @@ class HashingApplication:
 
     async def apply(self, training: DecidedTraining) -> bytes:
         await trio.lowlevel.checkpoint()
+        if training.round < self._bodies_from:
+            self._waits_since = trio.current_time()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._waits_since = None
         said = repr(training) if training.round != self._lie_in_round else "something else"
         self.state = hashlib.sha256(self.state + said.encode()).digest()
+        self.round = training.round + 1
         self.applied.append(training)
         return self.state
 
@@ -162,12 +228,50 @@ class HashingApplication:
             self.opine(Opinion(round=context.round, ready=True, entries=entries))
 
     async def snapshot(self) -> bytes:
-        digest = hashlib.sha256(self.state).digest()
-        self.snapshots[digest] = self.state
-        return digest
+        return await self.store_snapshot(self.encoded())
+
+    def encoded(self) -> bytes:
+        return pack((self.round, self.state))
 
     async def forget_snapshot(self, digest: bytes) -> None:
-        del self.snapshots[digest]
+        (self._folder / digest.hex()).unlink()
+
+    snapshot_bytes_max = 100
+
+    def snapshot_size(self, digest: bytes) -> int | None:
+        path = self._folder / digest.hex()
+        return path.stat().st_size if path.exists() else None
+
+    def read_snapshot(self, digest: bytes, offset: int, length: int) -> bytes:
+        return (self._folder / digest.hex()).read_bytes()[offset : offset + length]
+
+    def inspect_snapshot(self, data: bytes) -> SnapshotFacts:
+        match unpack(data):
+            case (int(round_), bytes(state)):
+                root = hashlib.sha256(b"root" + state).digest()
+                return SnapshotFacts(round=round_, model_hash=state, agreed_root=root)
+        raise MalformedError("no snapshot")
+
+    async def store_snapshot(self, data: bytes) -> bytes:
+        digest = hashlib.sha256(data).digest()
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / digest.hex()).write_bytes(data)
+        return digest
+
+    async def restore(self, digest: bytes, model_hash: bytes) -> None:
+        value = unpack(self.read_snapshot(digest, 0, self.snapshot_bytes_max))
+        self.round, self.state = value
+        assert self.state == model_hash
+
+    async def forget_bodies(self, below_round: int) -> None:
+        self.forgotten_below = below_round
+
+    def waits_for_bodies_s(self) -> float | None:
+        """As if it had waited for long."""
+        return None if self._waits_since is None else BODIES_PATIENCE_S + trio.current_time() - self._waits_since
+
+    def pause(self, paused: bool) -> None:
+        self.pauses.append(paused)
 
 
 def proposal(author: bytes, round_number: int) -> bytes:
@@ -187,11 +291,16 @@ class Member:
     """By default on if there are rounds to do."""
     lie_in_round: int | None = None
     invitation: Invitation | None = None
+    bodies_from: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of the driver's upkeep."""
     has_lost_database: bool = False
     """Set before a start on a new directory: what the node does when it finds its key used and no database."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     stopped: trio.Event = field(default_factory=trio.Event)
     notices: list[Notice] = field(default_factory=list)
+    nursery: trio.Nursery | None = None
+    """Where it runs, if not with the others: what raises there ends nobody else."""
 
     @property
     def key(self) -> bytes:
@@ -200,7 +309,7 @@ class Member:
     async def start(self) -> None:
         """Open the database, replay it, and take part. Returns once the driver runs."""
         self.scope, self.stopped = trio.CancelScope(), trio.Event()
-        await self.network.nursery.start(self._run)
+        await (self.nursery or self.network.nursery).start(self._run)
         self.network.hub.connect(self.key)
 
     async def stop(self) -> None:
@@ -211,8 +320,14 @@ class Member:
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         events = EventBus()
-        port = self.network.hub.plug(self.key)
-        self.application = HashingApplication(self.key, rounds=self.rounds, lie_in_round=self.lie_in_round)
+        port = self.port = self.network.hub.plug(self.key)
+        self.application = HashingApplication(
+            self.key,
+            self.directory / "snapshots",
+            rounds=self.rounds,
+            lie_in_round=self.lie_in_round,
+            bodies_from=self.bodies_from,
+        )
         try:
             with self.scope, Database.open(self.directory) as database:
                 self.database = database
@@ -231,16 +346,28 @@ class Member:
                     default_intent=Intent(
                         wish=self.wish if self.wish is not None else Wish.ON if self.rounds else Wish.OFF
                     ),
+                    upkeep=Upkeep(dump_dir=self.directory, **self.settings),
                 )
+                applied = await self._restore(database)
                 self.driver.can_train = True
                 port.head = lambda: self.driver.head
                 self.application.opine = self.driver.opinion
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._listen, events)
-                    await nursery.start(lambda task_status: self.driver.run(applied_height=0, task_status=task_status))
+                    await nursery.start(
+                        lambda task_status: self.driver.run(applied_height=applied, task_status=task_status)
+                    )
                     task_status.started()
         finally:
             self.stopped.set()
+
+    async def _restore(self, database: Database) -> int:
+        """As the participant does: the newest snapshot that is there, else the beginning."""
+        for record in database.snapshots():
+            if self.application.snapshot_size(record.snapshot) is not None:
+                await self.application.restore(record.snapshot, record.model_hash)
+                return record.height
+        return 0
 
     async def _listen(self, events: EventBus) -> None:
         async for event in events.subscribe():
@@ -254,7 +381,8 @@ class Member:
 
     def blocks(self) -> dict[int, bytes]:
         """Decided blocks by height, as they stand on the disk."""
-        return {height: block for height, block, _certificate in self.database.decisions(1, 1 << 30)}
+        first = self.database.base_height() + 1
+        return {height: block for height, block, _certificate in self.database.decisions(first, 1 << 30)}
 
 
 class Network:
@@ -282,6 +410,12 @@ class Network:
         directory.mkdir(exist_ok=True)
         return Member(self.identities[index], f"m{index}", directory, self, **settings)
 
+    @asynccontextmanager
+    async def nested(self) -> AsyncIterator[trio.Nursery]:
+        """For a member that is to fail alone."""
+        async with trio.open_nursery() as nursery:
+            yield nursery
+
     async def start_all(self, members: Sequence[Member]) -> None:
         for member in members:
             await member.start()
@@ -303,7 +437,7 @@ class Network:
         common = set.intersection(*(set(found) for found in states))
         for height in sorted(common):
             assert len({found[height] for found in states}) == 1, f"states after height {height}"
-            assert len({found[height] for found in blocks}) == 1, f"blocks of height {height}"
+            assert len({found[height] for found in blocks if height in found}) == 1, f"blocks of height {height}"
         assert self.hub.contradictions == []
         return len(common)
 
