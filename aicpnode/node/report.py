@@ -121,7 +121,7 @@ def status(node: Node) -> JsonObject:
         "pending_operations": len(replica.pool),
         "equivocations": driver.equivocations,
         "dropped_inputs": driver.dropped_inputs,
-        "verifications": driver.verifications,
+        "verifications": driver.verifications + traffic.get("envelops_verified", 0),
         "messages_sent": driver.messages_sent,
         "parameters": genesis.parameters,
     }

@@ -52,8 +52,7 @@ def _row(members: int, before: list[JsonObject], after: list[JsonObject], probes
     """One row; costs are a decision's, summed over the members except where the name says otherwise.
 
     ``messages``: a broadcast counts once; ``bytes`` are all that went out, to every peer and heartbeats included.
-    ``verifications``: signatures checked inside certificates only; the network's own check of each arrival is not
-    among them.
+    ``verifications``: each distinct signature once, on arrival or inside a certificate.
     """
     decided = min(later["height"] - earlier["height"] for later, earlier in zip(after, before, strict=True))
 
