@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from consensus.messages import (
+    OPERATION_BASE_WEIGHT,
     Ballot,
     Block,
     Commit,
@@ -24,6 +25,7 @@ from consensus.messages import (
     PrepareCert,
     SetMessage,
     Vote,
+    operations_weight_max,
 )
 from consensus.types import NIL, Roster
 
@@ -78,6 +80,17 @@ class Evidence:
 
 def _content(message: SignedContent) -> tuple[object, ...]:
     return (int(message.kind), message.height, message.fields(), message.signature)
+
+
+def can_be_brought(message: SignedContent, roster: Roster) -> bool:
+    """Whether two messages of its size fit into one operation of a block: heavier ones convict nobody.
+
+    Ballots that honest members send do, so whoever signs larger ones gains nothing but that they are ignored.
+    """
+    if not isinstance(message, Ballot) or not message.entries:
+        return True
+    room = operations_weight_max(roster) - OPERATION_BASE_WEIGHT - EVIDENCE_BASE_WEIGHT
+    return roster.is_active(message.signer) and 2 * ENTRY_WEIGHT * len(message.entries) <= room
 
 
 def evidence(one: SignedContent, other: SignedContent) -> Evidence:

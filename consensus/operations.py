@@ -36,6 +36,8 @@ PER_BLOCK_MAX = {OperationKind.JOIN: JOINS_PER_BLOCK_MAX, OperationKind.EVIDENCE
 
 def refuse_operation(state: LedgerState, operation: Operation) -> str | None:
     """Why ``operation`` is not valid in ``state``, or None."""
+    if operation.weight > operations_weight_max(state.roster):
+        return "too large for a block"
     if operation.kind is OperationKind.JOIN:
         return _refuse_join(state, operation)
     member = state.roster.by_key(operation.signer)

@@ -47,6 +47,7 @@ from consensus.events import (
     TimerFired,
     TimerKind,
 )
+from consensus.evidence import can_be_brought
 from consensus.intake import is_admissible, may_be_kept
 from consensus.membership import LedgerState, apply_block
 from consensus.messages import (
@@ -308,7 +309,7 @@ class Replica:
 
     def _on_late(self, message: Vote) -> None:
         """A message of a decided height: if it is said twice, its sender is stuck there."""
-        if message.height == self.height - 1:
+        if message.height == self.height - 1 and can_be_brought(message, self.roster):
             self._compare(self._previous_watch, message)
             recorded, _conflict = self._previous.add(_without_attachment(message), current_view=self._previous_view)
             if recorded:
@@ -327,7 +328,8 @@ class Replica:
     def _compare(self, watch: Watch, *messages: Vote) -> None:
         """With what their signers said before, wherever that was read. All of them are verified."""
         for message in messages:
-            proof = watch.heard(message) if message.signer != self.key else None
+            heard = message.signer != self.key and can_be_brought(message, self.roster)
+            proof = watch.heard(message) if heard else None
             if proof is not None:
                 self._effects.append(Accusation(evidence=proof))
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from aicpnode.envelop.codec import Value, pack, unpack
+from aicpnode.envelop.codec import COUNTER_MAX, Value, pack, unpack
 from consensus.evidence import Evidence
-from consensus.membership import LedgerState, may_join_again, refuse_admission
-from consensus.messages import Invitation, OperationKind
+from consensus.membership import LedgerState, may_join_again, refuse_admission, refuse_operation
+from consensus.messages import Invitation, Operation, OperationKind
 from consensus.operations import PRESENT_AFTER_ROUNDS
 from consensus.types import Member, MemberStatus
 
@@ -129,10 +129,9 @@ def wanted(
     if member.status is MemberStatus.BANNED:
         return None, intent
     for proof in accusations:
-        request = Request(kind=OperationKind.EVIDENCE, evidence=proof)
-        accused = ledger.roster.by_key(proof.accused)
-        if accused is not None and accused.status is not MemberStatus.BANNED:
-            return request, intent
+        accusation = Operation(kind=OperationKind.EVIDENCE, signer=me.key, sequence=COUNTER_MAX, evidence=proof)
+        if refuse_operation(ledger, accusation) is None:
+            return Request(kind=OperationKind.EVIDENCE, evidence=proof), intent
     until_round = now = standing.until_round if ledger.contributes(me.key) else 0
     if me.trains is not None and not ledger.is_stopped:
         until_round, intent = contribution_wanted(intent, me.key, ledger) if me.trains else (0, intent)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from aicpnode.envelop import signing
-from aicpnode.envelop.codec import Envelop, Kind
+from aicpnode.envelop.codec import Envelop, Kind, encode
 from aicpnode.errors import UserError
 from aicpnode.replication.crypto import MemberCrypto
 from aicpnode.replication.governance import Governance
@@ -65,6 +65,32 @@ async def test_evidence_survives_a_restart_and_is_brought_forward_then(make_netw
     for member in members[:3]:
         await member.start()
     await network.until(lambda: members[0].driver.is_banned(members[3].key), "banned", members[:3])
+
+
+def ballots(member, *sizes: int) -> list[Envelop]:
+    """Two ballots of one slot, with so many entries."""
+    found = []
+    for size in sizes:
+        entries = tuple((0, size.to_bytes(2) + n.to_bytes(2) + bytes(28), True) for n in range(size))
+        body = (0, bytes(32), -1, b"", 0, False, entries)
+        network_id = member.network.agreement.network_id
+        envelop = Envelop(network_id=network_id, kind=Kind.BALLOT, sender=member.key, height=1, body=body)
+        found.append(signing.seal(member.identity, envelop))
+    return found
+
+
+async def test_proof_that_is_too_large_to_be_sent_stops_nobody(make_network) -> None:
+    """Any member could sign one; a node that tried to bring it forward could sign nothing, now and after a restart."""
+    network, members = await founders(make_network)
+    culprit, rest = members[3], members[:3]
+    await culprit.stop()
+    network.hub.plug(culprit.key)
+    for envelop in ballots(culprit, 1, 840):
+        for member in rest:
+            assert network.hub.carry(culprit.key, member.key, encode(envelop))
+    for member in rest:
+        await member.driver.probe()
+    assert all(member.driver.accused == frozenset() for member in rest)
 
 
 async def test_change_takes_effect_when_three_of_four_agree(make_network) -> None:

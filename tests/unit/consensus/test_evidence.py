@@ -21,7 +21,7 @@ from consensus.evidence import (
     refuse_evidence,
 )
 from consensus.membership import apply_operation, refuse_operation, select_operations
-from consensus.messages import BallotEntry, Operation, OperationKind, operation_holds
+from consensus.messages import Ballot, BallotEntry, Operation, OperationKind, operation_holds
 from consensus.types import NIL, MemberStatus
 from consensus.watch import STATEMENTS_PER_MEMBER_MAX, Watch
 
@@ -144,6 +144,34 @@ def test_contradicting_ballots_of_a_large_run_fit_into_a_block(table: Playbook) 
     proof = evidence(table.ballot(1, entries=entries), table.ballot(1, entries=entries, ready=True))
     chosen, _after = select_operations(state, [accusation(table, proof)])
     assert chosen == (accusation(table, proof),)
+
+
+def heavy_ballot(table: Playbook, signer: int, number: int, *, height: int | None = None) -> Ballot:
+    """Signed by its author, but so large that two of them fit into no block."""
+    entries = [BallotEntry(author_index=0, digest=bytes([number, n % 256]) * 16, accepted=False) for n in range(500)]
+    return table.ballot(signer, entries=entries, height=height)
+
+
+def test_accusation_that_fits_into_no_block_waits_nowhere(table: Playbook) -> None:
+    """Or else it would ask for block after block, and none of them could hold it."""
+    proof = evidence(heavy_ballot(table, 1, 1), heavy_ballot(table, 1, 2))
+    operation = accusation(table, proof, by=1)
+    assert refuse_operation(founders(4), operation) == "too large for a block"
+    table.handle(OperationReceived(operation=operation))
+    assert len(table.replica.pool) == 0
+
+
+@pytest.mark.parametrize("signer", [3, 4], ids=["voter", "observer"])
+def test_ballots_too_large_to_be_brought_accuse_nobody(signer: int) -> None:
+    """Who holds such a proof could not bring it forward, nor anything else before it."""
+    table = Playbook(founders(4, observers=1))
+    table.hear(table.ballot(signer), heavy_ballot(table, signer, 1))
+    block = table.block()
+    table.decide(block)
+    before = table.replica.statistics()
+    table.hear(*(heavy_ballot(table, signer, number, height=block.height) for number in (2, 3, 4)))
+    assert accused(table) == []
+    assert table.replica.statistics() == before
 
 
 def test_unverified_evidence_counts_nowhere(table: Playbook) -> None:

@@ -153,6 +153,15 @@ def test_proof_of_a_fault_is_brought_forward_until_its_culprit_is_banned() -> No
     assert wanted(OFF, me, with_status(founders(4), MemberStatus.BANNED, power=0), [proof])[0] is None
 
 
+def test_proof_that_the_ledger_would_refuse_is_not_in_the_way_of_other_wishes() -> None:
+    """The only voting member cannot be banned; whoever is on probation must get on all the same."""
+    table = Playbook()
+    proof = evidence(table.commit(0, 0, NIL), table.commit(0, 0, b"x" * 32))
+    me = Applicant(key=simulated_key(1), name="me", nonce=NONCE, trains=False)
+    request, _intent = wanted(OFF, me, founders(1, observers=1), [proof])
+    assert request == Request(kind=OperationKind.PRESENT, arguments=(0,))
+
+
 def test_voter_that_no_block_shows_announces_its_presence() -> None:
     ledger = contributing(1, until_round=500)
     ledger = replace(ledger, round=PRESENT_AFTER_ROUNDS)
