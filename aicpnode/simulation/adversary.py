@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 from collections import deque
@@ -9,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aicpnode.simulation.crypto import SimulatedCrypto, signature_of
+from aicpnode.simulation.habits import Habits
 from aicpnode.simulation.member import Behaviour, SimulatedMember
 from consensus.membership import next_state
 from consensus.messages import (
@@ -19,6 +21,7 @@ from consensus.messages import (
     CommitCert,
     Header,
     Operation,
+    OperationKind,
     Prepare,
     PrepareCert,
     SetMessage,
@@ -49,9 +52,12 @@ class Adversary:
         self._crypto = SimulatedCrypto(cluster.keys[0], cluster.network_id, honest=False)
         self._heard: deque[Vote | Operation] = deque(maxlen=HEARD_KEPT)
         self._prepares: dict[int, dict[Group, dict[bytes, bytes]]] = {}
+        self.habits = Habits(cluster, self, self._random)
 
     def overhear(self, message: Vote | Operation) -> None:
         self._heard.append(message)
+        if self._has_liars:
+            self.habits.overhear(message)
         if isinstance(message, Prepare) and message.block_id != NIL:
             groups = self._prepares.setdefault(message.height, {})
             group = (message.view, message.block_id, message.valid_view)
@@ -59,13 +65,23 @@ class Adversary:
             while len(self._prepares) > HEIGHTS_HOARDED:
                 del self._prepares[min(self._prepares)]
 
+    @functools.cached_property
+    def _has_liars(self) -> bool:
+        return any(member.is_liar for member in self._cluster.members.values())
+
+    def prepares(self, height: int) -> dict[Group, dict[bytes, bytes]]:
+        """Signatures of PREPAREs of this height that somebody sent, by what they add up to."""
+        return self._prepares.get(height, {})
+
     def sayings(
         self, sender: SimulatedMember, message: Vote | Operation, receivers: list[SimulatedMember]
     ) -> list[Saying]:
         """What ``sender`` says instead of ``message`` to all of ``receivers``."""
-        if message.signer != sender.key:
+        if message.signer != sender.key and not sender.is_liar:
             return [(receiver, message) for receiver in receivers]  # passed on: to change it would be to forge it
         match sender.behaviour:
+            case Behaviour.LIAR:
+                return self.habits.sayings(sender, message, receivers)
             case Behaviour.SELECTIVE if isinstance(message, Commit):
                 return [(receiver, message) for receiver in receivers[:1]]
             case Behaviour.STINGY if isinstance(message, SetMessage | Ballot):
@@ -73,9 +89,9 @@ class Adversary:
                 chosen = receivers[message.height % len(receivers)] if receivers else None
                 return [] if chosen is None else [(chosen, message)]
             case Behaviour.STALE:
-                return self._stale(sender, message, receivers)
+                return self.stale(sender, message, receivers)
             case Behaviour.EQUIVOCATE:
-                other = self._other_content(message)
+                other = self.other_content(message)
                 return [(r, other if place % 2 else message) for place, r in enumerate(receivers)]
             case Behaviour.CHAOS:
                 return [saying for r in receivers for saying in self._chaos(sender, message, r)]
@@ -85,7 +101,19 @@ class Adversary:
         """A lie about one's height."""
         return self._random.choice((0, honest_head, honest_head + 3, 1 << 60))
 
-    def certificate(self, certificate: CommitCert) -> CommitCert:
+    def served(self, donor: SimulatedMember, block: Block, certificate: CommitCert) -> list[tuple[Block, CommitCert]]:
+        """What a member gets who asks ``donor`` for a decision."""
+        if donor.honest:
+            return [(block, certificate)]
+        return self.habits.served(donor, block, certificate) if donor.is_liar else [(block, self._lie(certificate))]
+
+    def fetched(self, donor: SimulatedMember, block: Block | None) -> Block | None:
+        """What a member gets who fetches a block from ``donor``. Those that lie without habits keep theirs."""
+        if donor.honest:
+            return block
+        return self.habits.block(donor, block) if donor.is_liar else None
+
+    def _lie(self, certificate: CommitCert) -> CommitCert:
         """A certificate that does not hold, or does."""
         lies = (
             certificate,
@@ -101,14 +129,14 @@ class Adversary:
         said: list[Saying] = []
         roll = self._random.random()
         if roll >= 0.35:
-            said.append((receiver, message if roll < 0.8 else self._other_content(message)))
+            said.append((receiver, message if roll < 0.8 else self.other_content(message)))
         if self._random.random() < 0.1 and sender.replica is not None:
             said.append((receiver, self._noise(sender.key, sender.replica)))
         if self._random.random() < 0.05 and self._heard:
             said.append((receiver, self._random.choice(self._heard)))
         return said
 
-    def _stale(
+    def stale(
         self, sender: SimulatedMember, message: Vote | Operation, receivers: list[SimulatedMember]
     ) -> list[Saying]:
         if isinstance(message, Prepare | Commit):
@@ -193,7 +221,7 @@ class Adversary:
                 )
         return replace(vote, signature=signature_of(vote, self._cluster.network_id))
 
-    def _other_content(self, message: Vote | Operation) -> Vote | Operation:
+    def other_content(self, message: Vote | Operation) -> Vote | Operation:
         """What an equivocator tells others in the same slot."""
         changed: Vote
         if isinstance(message, Prepare | Commit):
@@ -209,6 +237,9 @@ class Adversary:
             if block is None:
                 return message
             changed = replace(message, block=block, block_id=block_id(self._crypto, block.header))
+        elif isinstance(message, Operation) and message.kind is OperationKind.CONTRIBUTE:
+            other = replace(message, arguments=(1 << 41 if message.arguments == (0,) else 0,))
+            return replace(other, signature=signature_of(other, self._cluster.network_id))
         else:
             return message
         return replace(changed, signature=signature_of(changed, self._cluster.network_id))

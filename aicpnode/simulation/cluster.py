@@ -329,6 +329,12 @@ class Cluster:
         for receiver, said in self.adversary.sayings(sender, message, [m for m in receivers if m is not sender]):
             self._transmit(sender, receiver, _input(said))
 
+    def pass_on(self, sender: SimulatedMember, message: Vote | Operation) -> None:
+        """``sender`` says to everybody what somebody else signed."""
+        for receiver in self._all:
+            if receiver.key != message.signer:
+                self._transmit(sender, receiver, _input(message))
+
     def _name(self, key: bytes) -> str:
         member = self.members.get(key)
         return key.hex()[:8] if member is None else member.name
@@ -343,10 +349,10 @@ class Cluster:
         self.schedule(HEAD_PERIOD_MS, self._announce_heads)
 
     def fetch(self, asker: SimulatedMember, target: bytes, height: int, name: bytes) -> None:
-        """A request, and the block back from whoever has it. Liars keep theirs."""
+        """A request, and the block back from whoever has it."""
         member = self.members.get(target)
-        if member is not None and member.replica is not None and member.honest:
-            block = member.block(height, name)
+        if member is not None and member.replica is not None:
+            block = self.adversary.fetched(member, member.block(height, name))
             if block is not None:
                 self._transmit(member, asker, BlockReceived(block=block))
 
@@ -362,9 +368,8 @@ class Cluster:
         if asker is None or donor.replica is None or height < 1:
             return
         for decided in donor.disk.decisions[height - 1 : height - 1 + limit]:
-            honest = decided.certificate
-            certificate = honest if donor.honest else self.adversary.certificate(honest)
-            self._transmit(donor, asker, DecisionReceived(block=decided.block, certificate=certificate))
+            for block, certificate in self.adversary.served(donor, decided.block, decided.certificate):
+                self._transmit(donor, asker, DecisionReceived(block=block, certificate=certificate))
 
     # ---- how far they are
 

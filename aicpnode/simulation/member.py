@@ -70,6 +70,8 @@ class Behaviour(Enum):
     """Votes nil, hides certificates, completes them with PREPAREs that nobody sees, and proposes old blocks again."""
     CHAOS = "chaos"
     """Sends everything to a random part of the members, mixed with contradictions, noise and replays."""
+    LIAR = "liar"
+    """Has several of the ``habits``, drawn from the seed."""
 
 
 @dataclass(slots=True)
@@ -102,6 +104,10 @@ class SimulatedMember:
         self._opinions_round = -1
         self._applied_at_ms = 0
         self._sequence = 0
+
+    @property
+    def is_liar(self) -> bool:
+        return self.behaviour is Behaviour.LIAR
 
     @property
     def ledger(self) -> LedgerState:
