@@ -301,10 +301,9 @@ class Replica:
                 return False
             recorded, _conflict = self.book.add(message, current_view=self.view)
         self._compare(self._watch, message)
-        if message.view < self.view and message.signer != self.key and message.signer not in self._answered:
-            self._answered.add(message.signer)
+        if self.book.highest_view(message.signer) < self.view and self._may_help(message.signer):
+            # Nothing of this view was heard of it: it may not know how far this height is.
             self._effects.extend(Send(message=proof, to=message.signer) for proof in self.entry)
-            self._arm_window()
         return recorded
 
     def _on_late(self, message: Vote) -> None:
@@ -314,12 +313,18 @@ class Replica:
             recorded, _conflict = self._previous.add(_without_attachment(message), current_view=self._previous_view)
             if recorded:
                 return
-        if message.signer not in self._answered and message.signer != self.key:
-            self._answered.add(message.signer)
-            self._arm_window()
-            times = self._stuck[message.signer] = self._stuck.get(message.signer, 0) + 1
-            if self._distance_from(message.signer) <= DECISION_SERVERS**times:
-                self._effects.append(ServeDecision(height=message.height, to=message.signer))
+        if self._may_help(message.signer):
+            self._effects.append(ServeDecision(height=message.height, to=message.signer))
+
+    def _may_help(self, signer: bytes) -> bool:
+        """Whether it is this member's turn to help one that is stuck: at most once in delta, at first only its
+        neighbours on the roster, and more of them each time."""
+        if signer in self._answered or signer == self.key:
+            return False
+        self._answered.add(signer)
+        self._arm_window()
+        times = self._stuck[signer] = self._stuck.get(signer, 0) + 1
+        return self._distance_from(signer) <= DECISION_SERVERS**times
 
     def _distance_from(self, signer: bytes) -> int:
         """How many places after ``signer`` this member comes on the roster, which it thinks of as a circle."""

@@ -78,6 +78,11 @@ class VoteBook:
             for view in [v for v in sender.views if v < current_view - PAST_VIEWS_KEPT]:
                 self._forget(sender, view, self._index(key))
 
+    def highest_view(self, signer: bytes) -> int:
+        """In which ``signer`` said anything; -1 if it said nothing."""
+        sender = self._senders.get(signer)
+        return -1 if sender is None else sender.highest_view
+
     def of(self, signer: bytes, kind: MessageKind, view: int) -> Vote | None:
         sender = self._senders.get(signer)
         return None if sender is None else sender.views.get(view, {}).get(kind)
