@@ -15,6 +15,7 @@ from consensus.operations import (
     PROBATION_MEMBERS_MAX,
     ROSTER_ENTRIES_PER_MEMBER_MAX,
     apply_operation,
+    fulfil_waiting,
     refuse_admission,
     refuse_operation,
     select_operations,
@@ -49,7 +50,7 @@ def next_state(state: LedgerState, body: Body, *, block_id: bytes) -> LedgerStat
     chosen, state = select_operations(state, body.operations)
     if chosen != body.operations:
         return None
-    state = observe(before, state, body)
+    state = fulfil_waiting(observe(before, state, body))
     return replace(state, height=state.height + 1, block_id=block_id, departed=0)
 
 

@@ -14,6 +14,7 @@ from consensus.evidence import EVIDENCE_PER_BLOCK_MAX, contradiction, refuse_evi
 from consensus.messages import (
     JOINS_PER_BLOCK_MAX,
     OPERATIONS_PER_SIGNER_MAX,
+    Change,
     Invitation,
     Operation,
     OperationKind,
@@ -212,12 +213,26 @@ def _endorse(state: LedgerState, operation: Operation, member: Member) -> Ledger
     surplus = own[: max(0, len(own) + 1 - ENDORSEMENTS_PER_MEMBER_MAX)]
     kept = tuple(item for place, item in enumerate(state.endorsements) if place not in surplus)
     state = replace(state, endorsements=(*kept, (change, member.index)))
+    return fulfil(state, change)
+
+
+def fulfil(state: LedgerState, change: Change) -> LedgerState:
+    """State after ``change`` if voting power of at least Q endorses it, else as it was."""
     power = sum(state.roster.power(endorser.key) for endorser in state.endorsers(change))
     if power < state.roster.quorum:
         return state
     state = replace(state, endorsements=tuple(item for item in state.endorsements if item[0] != change))
+    if refuse_change(state, change) is not None:
+        return state
     target = carry_out(state, change)
     return target if isinstance(target, LedgerState) else ban(state, target, f"removed by the members: {change.text}")
+
+
+def fulfil_waiting(state: LedgerState) -> LedgerState:
+    """When members lose or gain power, those that endorsed a change already may have become a quorum."""
+    for change in dict.fromkeys(change for change, _index in state.endorsements):
+        state = fulfil(state, change)
+    return state
 
 
 def select_operations(

@@ -269,6 +269,15 @@ def test_only_voters_endorse_and_only_voters_count() -> None:
     assert not state.is_stopped, "two of the three that are left: Q is 3"
 
 
+def test_endorsements_that_wait_take_effect_once_the_others_have_left() -> None:
+    """Nobody could endorse it again, and nobody else was left: the run would have stood still for ever."""
+    state = after(founders(2), body(endorse(0, STOP)))
+    assert not state.is_stopped
+    state = after(state, body(op(1, OperationKind.LEAVE)))
+    assert state.is_stopped
+    assert state.endorsements == ()
+
+
 def test_removal_bans_for_the_reason_given() -> None:
     change = Change(kind=ChangeKind.REMOVE, key=simulated_key(3), text="sells its votes")
     state = founders(4)
