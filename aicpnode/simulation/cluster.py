@@ -20,6 +20,8 @@ from aicpnode.replication.intent import Intent, Wish
 from aicpnode.simulation.adversary import Adversary
 from aicpnode.simulation.checks import Checks
 from aicpnode.simulation.crypto import simulated_key
+from aicpnode.simulation.faults import CLOCK_RATES, SLOW_EVENT_MS, Faults
+from aicpnode.simulation.links import Cut, Links
 from aicpnode.simulation.member import Behaviour, SimulatedMember, Violation
 from consensus.events import (
     Applied,
@@ -42,11 +44,10 @@ from consensus.types import MemberStatus
 
 HEAD_PERIOD_MS = 5_000
 DECISIONS_PER_REPLY = 16
-LATE_SHARE = 0.02
-LATE_MS = (200, 3_000)
-"""Some messages of a noisy network come late, so that they overtake each other by whole views."""
 DOWN_MS = (10, 5_000)
 PARTED_MS = (100, 8_000)
+ISOLATED_MS = (8_000, 12_000)
+WIDE_AREA_DELTA_MS = 1_000
 
 
 class Occurrence(Enum):
@@ -87,25 +88,6 @@ is about: a message, an operation, another input of a replica, a Copy, a Decide,
 what it does changes no run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
-    """What the network and the machines do until ``quiet_after_ms``. Times in milliseconds of virtual time."""
-
-    delay_ms: tuple[int, int] = (1, 40)
-    loss: float = 0.0
-    duplication: float = 0.0
-    late_share: float = LATE_SHARE
-    crashes: int = 0
-    """At random moments."""
-    power_cuts: int = 0
-    """At random steps of a member: before its write, or before one of its effects."""
-    partitions: int = 0
-    isolated_deciders: float = 0.0
-    """Share of heights whose first member to decide is cut off before it can say so."""
-    quiet_after_ms: int = 20_000
-    """From then on: no loss, no partition, everybody up."""
-
-
 class Cluster:
     """Founders with ``behaviours``, and joiners with ``joiners``, on one seeded network."""
 
@@ -126,7 +108,7 @@ class Cluster:
         self.observer = observer
         self.random = random.Random(seed)
         self.network_id = hashlib.sha256(b"simulated network").digest()
-        self.timing = timing or Timing()
+        self.timing = timing or Timing(delta_ms=WIDE_AREA_DELTA_MS if faults.wide_area else Timing().delta_ms)
         self.faults = faults
         self.round_ms = round_ms
         self.now_ms = 0
@@ -134,8 +116,9 @@ class Cluster:
         self._trace = hashlib.sha256()
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._scheduled = 0
-        self._islands: list[frozenset[bytes]] = []
-        self._highest_decided = 0
+        self.links = Links(faults, self.random)
+        self._cuts: list[Cut] = []
+        self.highest_decided = 0
         self._power_cuts_left = faults.power_cuts
         self.keys = [simulated_key(index) for index in range(len(behaviours) + len(joiners))]
         names = names or [f"node-{index}" for index in range(len(self.keys))]
@@ -152,6 +135,19 @@ class Cluster:
             self.members[key] = SimulatedMember(self, key, name, behaviour, intent)
         self._all = list(self.members.values())
         self.checks = Checks(self)
+        self.settled_height: int | None = None
+        """The height that was running when the last message of the noisy time had arrived."""
+        self._draw_machines()
+
+    def _draw_machines(self) -> None:
+        """Clocks that go wrong, slow processors and slow trainers. What is not asked for draws nothing."""
+        faults, rng = self.faults, self.random
+        for member in self._all if faults.skewed_clocks else ():
+            member.clock_rate = rng.uniform(*CLOCK_RATES)
+        for member in rng.sample(self._all, min(faults.slow_members, len(self._all))):
+            member.event_ms = rng.randint(*SLOW_EVENT_MS)
+        for member in rng.sample(self._all, min(faults.slow_trainers, len(self._all))):
+            member.trains_slowly = True
 
     @property
     def trace(self) -> str:
@@ -159,13 +155,23 @@ class Cluster:
         return self._trace.hexdigest()
 
     @property
-    def is_noisy(self) -> bool:
-        return self.now_ms < self.faults.quiet_after_ms
+    def settled_ms(self) -> int:
+        """From then on nothing of the noisy time is on its way any more."""
+        quiet_after = self.faults.quiet_after_ms
+        return quiet_after + self.links.longest_ms if quiet_after else 0
+
+    def _settle(self) -> None:
+        self.settled_height = 1 + max(self.heights())
 
     @property
     def longest_delay_ms(self) -> int:
-        """Of a message, once it is quiet."""
-        return self.faults.delay_ms[1]
+        """Of a message, once it is quiet, with what slow members need for those before it."""
+        queued = SLOW_EVENT_MS[1] * len(self.keys) if self.faults.slow_members else 0
+        return self.links.usual_ms + queued
+
+    @property
+    def is_noisy(self) -> bool:
+        return self.now_ms < self.faults.quiet_after_ms
 
     @property
     def honest(self) -> list[SimulatedMember]:
@@ -187,6 +193,7 @@ class Cluster:
                 member.start()
         self._schedule_faults()
         self._announce_heads()
+        self.schedule(self.settled_ms, self._settle)
 
     def run(self, *, until: Callable[[], bool], limit_ms: int) -> bool:
         """Let virtual time pass until ``until()``, looked at after each decision, holds (True) or ``limit_ms`` is
@@ -214,32 +221,50 @@ class Cluster:
             at = self.random.randint(0, quiet)
             self.schedule(at, victim.crash)
             self.schedule(min(quiet, at + self.random.randint(*DOWN_MS)), victim.start)
-        for _ in range(self.faults.partitions):
-            at = self.random.randint(0, quiet)
+        for victim in self.random.sample(self.honest, min(self.faults.disk_losses, len(self.honest))):
+            at = self.random.randint(0, quiet * 3 // 4)
+            self.schedule(at, victim.lose_disk)
+            self.schedule(at + self.random.randint(*DOWN_MS), victim.start)
+        for number in range(self.faults.partitions + self.faults.one_way):
             island = frozenset(self.random.sample(self.keys, self.random.randint(1, max(1, len(self.keys) - 1))))
-            self.schedule(at, functools.partial(self._part, island))
+            is_one_way = number >= self.faults.partitions
+            speaks = is_one_way and self.random.random() < 0.5
+            cut = Cut(island=island, speaks=speaks, hears=is_one_way and not speaks)
+            self._cut_later(self.random.randint(0, quiet), cut, self.random.randint(*PARTED_MS))
+        for _ in range(self.faults.isolations):
+            cut = Cut(island=frozenset((self.random.choice(self.keys),)))
+            self._cut_later(self.random.randint(0, quiet // 4), cut, self.random.randint(*ISOLATED_MS))
 
-    def part(self, island: frozenset[bytes]) -> None:
-        """From now on its members and all others do not hear each other."""
-        self._islands.append(island)
-        self._tell_links()
-        self._observe_island(Occurrence.PARTED, island)
+    def _cut_later(self, at_ms: int, cut: Cut, lasts_ms: int) -> None:
+        """For a while, at most until it is quiet."""
+        quiet = self.faults.quiet_after_ms
+        self.schedule(at_ms - self.now_ms, functools.partial(self._cut, cut))
+        self.schedule(min(quiet, at_ms + lasts_ms) - self.now_ms, functools.partial(self._mend, cut))
+
+    def part(self, island: frozenset[bytes], *, speaks: bool = False, hears: bool = False) -> None:
+        """From now on its members and all others do not hear each other, or only in one direction."""
+        self._cut(Cut(island=island, speaks=speaks, hears=hears))
 
     def heal(self, island: frozenset[bytes]) -> None:
-        self._islands.remove(island)
-        self._tell_links()
-        self._observe_island(Occurrence.HEALED, island)
+        """Of the islands that are these members, the oldest."""
+        self._mend(next(cut for cut in self._cuts if cut.island == island))
 
-    def _part(self, island: frozenset[bytes]) -> None:
-        """From now on for a while, at most until it is quiet."""
-        self.part(island)
-        heals_at = min(self.faults.quiet_after_ms, self.now_ms + self.random.randint(*PARTED_MS))
-        self.schedule(heals_at - self.now_ms, functools.partial(self.heal, island))
+    def _cut(self, cut: Cut) -> None:
+        self._cuts.append(cut)
+        self.links.part(cut)
+        self._tell_links()
+        self._observe_island(Occurrence.PARTED, cut.island)
+
+    def _mend(self, cut: Cut) -> None:
+        self._cuts.remove(cut)
+        self.links.heal(cut)
+        self._tell_links()
+        self._observe_island(Occurrence.HEALED, cut.island)
 
     def _tell_links(self) -> None:
         """The checks of what is out of reach."""
         pairs = itertools.permutations(self.keys, 2)
-        self.checks.reach.links_changed(frozenset(pair for pair in pairs if self._is_cut(*pair)))
+        self.checks.reach.links_changed(frozenset(pair for pair in pairs if self.links.is_cut(*pair)))
 
     def _observe_island(self, what: Occurrence, island: frozenset[bytes]) -> None:
         for member in self.members.values():
@@ -250,10 +275,11 @@ class Cluster:
         """An honest member is about to tell of a decision that is on its disk."""
         height = decision.ledger.height
         self.observe(Occurrence.DECIDED, member.name, said=decision)
-        is_first = height > self._highest_decided
-        self._highest_decided = max(self._highest_decided, height)
+        is_first = height > self.highest_decided
+        self.highest_decided = max(self.highest_decided, height)
         if is_first and self.is_noisy and self.random.random() < self.faults.isolated_deciders:
-            self._part(frozenset((member.key,)))
+            cut = Cut(island=frozenset((member.key,)))
+            self._cut_later(self.now_ms, cut, self.random.randint(*PARTED_MS))
 
     def started(self, member: SimulatedMember) -> None:
         self.observe(Occurrence.STARTED, member.name, said=f"at height {member.ledger.height + 1}")
@@ -289,30 +315,24 @@ class Cluster:
     def _transmit(self, sender: SimulatedMember, receiver: SimulatedMember, event: Input) -> None:
         if sender is receiver:
             return
-        faults, draw = self.faults, self.random.random
-        is_noisy = self.now_ms < faults.quiet_after_ms
-        if self._is_cut(sender.key, receiver.key) or (is_noisy and draw() < faults.loss):
+        is_noisy = self.now_ms < self.faults.quiet_after_ms
+        is_cut = self.links.is_cut(sender.key, receiver.key)
+        copies = [] if is_cut else self.links.delays_ms(sender.index, receiver.index, is_noisy=is_noisy)
+        if not copies:
             self.observe(Occurrence.LOST, sender.name, receiver.name, _said(event))
-            return
-        shortest, longest = faults.delay_ms
-        copies = 2 if is_noisy and draw() < faults.duplication else 1
-        for _ in range(copies):
-            delay = shortest + int(draw() * (longest - shortest + 1))
-            is_late = is_noisy and draw() < faults.late_share
-            if is_late:
-                delay += self.random.randint(*LATE_MS)
+        for delay, is_late in copies:
             if self.observer is not None:
                 copy = Copy(said=_said(event), arrives_ms=self.now_ms + delay, is_late=is_late)
                 self.observe(Occurrence.LEFT, sender.name, receiver.name, copy)
-            self.schedule(delay, functools.partial(self._arrive, sender, receiver, event))
+            arrive = functools.partial(self._arrive, sender, receiver, event, receiver.incarnation)
+            self.schedule(delay, arrive)
 
-    def _is_cut(self, sender: bytes, receiver: bytes) -> bool:
-        return any((sender in island) != (receiver in island) for island in self._islands) if self._islands else False
-
-    def _arrive(self, sender: SimulatedMember, receiver: SimulatedMember, event: Input) -> None:
+    def _arrive(self, sender: SimulatedMember, receiver: SimulatedMember, event: Input, incarnation: int) -> None:
         if self.observer is not None:
             self.observe(Occurrence.ARRIVED, sender.name, receiver.name, _said(event))
-        receiver.handle(event)
+        if isinstance(event, HeadAnnounced) and receiver.incarnation == incarnation:
+            receiver.hear_head(event)  # what was said to an earlier process does not reach the next one
+        receiver.receive(event)
 
     def send(self, sender: SimulatedMember, message: Vote | Operation, to: bytes | None) -> None:
         # The signature covers kind, place and content, so it stands for them.
@@ -359,7 +379,7 @@ class Cluster:
     def request_decisions(self, asker: SimulatedMember, target: bytes, height: int) -> None:
         member = self.members.get(target)
         if member is not None:
-            delay = self.random.randint(*self.faults.delay_ms)
+            delay = self.links.delay_ms(asker.index, member.index)
             serve = functools.partial(self.serve_decisions, member, asker.key, height, limit=DECISIONS_PER_REPLY)
             self.schedule(delay, serve)
 

@@ -9,25 +9,31 @@ between two sends.
 from __future__ import annotations
 
 import hashlib
+import statistics
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from aicpnode.replication.intent import Applicant, Intent, Wish, wanted
+from aicpnode.replication.intent import Applicant, Intent, Request, Wish, wanted
+from aicpnode.replication.recovery import Amnesia
 from aicpnode.simulation.crypto import SimulatedCrypto
 from consensus.events import (
     Accusation,
     Applied,
     Decide,
+    DeltaMeasured,
     Diverged,
     Effect,
     Fetch,
+    HeadAnnounced,
     Input,
     OperationReceived,
     Opinion,
     PersistBlock,
     PersistSafety,
     PersistVote,
+    Received,
     RequestDecisions,
     Safety,
     Send,
@@ -37,8 +43,8 @@ from consensus.events import (
     TimerFired,
 )
 from consensus.evidence import Evidence
-from consensus.membership import LedgerState
-from consensus.messages import BallotEntry, Block, Operation, Vote
+from consensus.membership import LedgerState, refuse_operation
+from consensus.messages import Ballot, BallotEntry, Block, Change, ChangeKind, Operation, OperationKind, Vote
 from consensus.replica import Replica, Restored
 
 if TYPE_CHECKING:
@@ -50,6 +56,12 @@ APPLY_MS = (1, 60)
 SLOW_APPLY_MS = (500, 3_000)
 SLOW_APPLY_SHARE = 0.03
 UNJUDGED_SHARE = 0.1
+SLOW_UNJUDGED_SHARE = 0.7
+"""Of the proposals of slow trainers."""
+DEADLINE_ROUNDS = 2
+"""A slow trainer judges only at the deadline, so many usual rounds after the start."""
+VERIFIED_KEPT = 512
+DECISION_TIMES_KEPT = 16
 JOIN_NONCE = bytes(16)
 
 
@@ -84,6 +96,8 @@ class Disk:
     blocks: dict[bytes, Block] = field(default_factory=dict)
     decisions: list[Decide] = field(default_factory=list)
     proofs: dict[bytes, Evidence] = field(default_factory=dict)
+    voting_from: int | None = 1
+    """The first height in which the member signs; None: the disk was lost, and it is not known yet."""
 
 
 class SimulatedMember:
@@ -96,9 +110,23 @@ class SimulatedMember:
         self.behaviour = behaviour
         self.honest = behaviour is Behaviour.HONEST
         self.crypto = SimulatedCrypto(key, cluster.network_id, honest=self.honest)
+        self.index = len(cluster.members)
         self.disk = Disk(intent=intent)
         self.replica: Replica | None = None
-        self._incarnation = 0
+        self.amnesia: Amnesia | None = None
+        self.clock_rate = 1.0
+        """How much longer or shorter its timers are than they should be."""
+        self.event_ms = 0
+        """What its processor needs to verify a message that is new to it; one message waits for the other."""
+        self.trains_slowly = False
+        self.changes: dict[int, Change] = {}
+        """What its owner endorses, by kind of change; the latest of each kind, and of STOP and RESUME."""
+        self.incarnation = 0
+        self._first_intent = intent
+        self._free_at_ms = 0
+        self._verified: deque[bytes] = deque(maxlen=VERIFIED_KEPT)
+        self._began_ms: int | None = None
+        self._decision_ms: deque[int] = deque(maxlen=DECISION_TIMES_KEPT)
         self._timers: dict[Timer, int] = {}
         self._timers_set = 0
         self._opinions_round = -1
@@ -136,7 +164,9 @@ class SimulatedMember:
             restored=Restored(
                 safety=self.disk.safety, votes=list(self.disk.votes), blocks=list(self.disk.blocks.values())
             ),
+            voting_from=self.disk.voting_from,
         )
+        self.amnesia = Amnesia(self.key) if self.disk.voting_from is None else None
         self._opinions_round = -1
         self._applied_at_ms = self.cluster.now_ms
         self._do(self.replica.start())
@@ -150,23 +180,73 @@ class SimulatedMember:
         if self.replica is not None:
             self.cluster.crashed(self)
         self.replica = None
-        self._incarnation += 1
+        self._began_ms = None
+        self.incarnation += 1
         self._timers.clear()
 
+    def lose_disk(self) -> None:
+        """Crash, and everything is gone but the key."""
+        self.crash()
+        if self.honest:
+            self.cluster.checks.lost(self)
+        self.disk = Disk(intent=self._first_intent, voting_from=None)
+
     def after(self, delay_ms: int, event: Input) -> None:
-        incarnation = self._incarnation
+        incarnation = self.incarnation
 
         def deliver() -> None:
-            if self._incarnation == incarnation:
+            if self.incarnation == incarnation:
                 self.handle(event)
 
         self.cluster.schedule(delay_ms, deliver)
+
+    def receive(self, event: Input) -> None:
+        """From the network: handled once the processor is free."""
+        if isinstance(event, Received) and isinstance(event.message, Ballot):
+            self._begin_height(event.message)
+        if not self.event_ms or self.replica is None:
+            self.handle(event)
+            return
+        self._free_at_ms = max(self._free_at_ms, self.cluster.now_ms)
+        signature = _signature(event)
+        if signature not in self._verified:
+            self._verified.append(signature)
+            self._free_at_ms += self.event_ms
+        self.after(self._free_at_ms - self.cluster.now_ms, event)
+
+    def _begin_height(self, ballot: Ballot) -> None:
+        """As the driver measures how long decisions take: from the first ballot that is seen of a height."""
+        if self._began_ms is None and self.replica is not None and ballot.height == self.replica.height:
+            self._began_ms = self.cluster.now_ms
+
+    def _end_height(self) -> None:
+        if self._began_ms is not None:
+            self._decision_ms.append(self.cluster.now_ms - self._began_ms)
+            self._began_ms = None
+            self.after(0, DeltaMeasured(delta_ms=int(2 * statistics.median(self._decision_ms))))
+
+    def hear_head(self, event: HeadAnnounced) -> None:
+        """By its signer itself, on a connection of this process."""
+        if self.amnesia is not None:
+            self.amnesia.heard(event.peer, event.height, self.ledger)
+
+    def _try_to_remember(self) -> None:
+        """As the driver does: settle from which height on to sign again, once that is known."""
+        if self.amnesia is None or self.replica is None:
+            return
+        voting_from = self.amnesia.first_safe_height(self.ledger)
+        if voting_from is not None:
+            self.disk.voting_from = self.replica.voting_from = voting_from
+            self.amnesia = None
 
     def handle(self, event: Input) -> None:
         if self.replica is None:
             return
         self.cluster.handled(self, event)
-        effects = self.replica.handle(event)
+        try:
+            effects = self.replica.handle(event)
+        except Exception as error:
+            raise Violation(f"invariant 12: {error!r} in {self.name} on {event}") from error
         if effects:
             self._do(effects)
         if self.replica is not None and self.honest:
@@ -218,10 +298,12 @@ class SimulatedMember:
             case Send(message=message, to=to):
                 if self.honest:
                     self.cluster.checks.sent(self, message)
+                if isinstance(message, Ballot) and to is None:
+                    self._begin_height(message)
                 self.cluster.send(self, message, to)
             case SetTimer(timer=timer, delay_ms=delay, jitter=jitter):
                 spread = self.cluster.random.uniform(0.8, 1.2) if jitter else 1.0
-                self._set_timer(timer, max(1, int(delay * spread)))
+                self._set_timer(timer, max(1, int(delay * spread * self.clock_rate)))
             case Fetch(height=height, block_id=name, targets=targets):
                 for target in targets:
                     self.cluster.fetch(self, target, height, name)
@@ -230,6 +312,7 @@ class SimulatedMember:
             case ServeDecision(height=height, to=to):
                 self.cluster.serve_decisions(self, to, height, limit=1)
             case Decide(ledger=ledger):
+                self._end_height()
                 self._apply_later(ledger)
                 self._begin_round(ledger)
             case Diverged():
@@ -271,29 +354,41 @@ class SimulatedMember:
                 accepted=True,
             )
             for member in ledger.contributors()
-            if self.cluster.members[member.key].honest and self.cluster.random.random() >= UNJUDGED_SHARE
+            if self._judges(self.cluster.members[member.key])
         )
-        delay = self.cluster.random.randint(50, self.cluster.round_ms)
+        round_ms = ledger.rules.round_ms or self.cluster.round_ms
+        delay = DEADLINE_ROUNDS * round_ms if self.trains_slowly else self.cluster.random.randint(50, round_ms)
         self.after(delay, Opinion(round=ledger.round, ready=True, entries=entries))
 
+    def _judges(self, author: SimulatedMember) -> bool:
+        share = SLOW_UNJUDGED_SHARE if author.trains_slowly else UNJUDGED_SHARE
+        return author.honest and self.cluster.random.random() >= share
+
     # ---- the owner
+
+    def endorse(self, change: Change) -> None:
+        """From now on its owner wants this change."""
+        opposites = (ChangeKind.STOP, ChangeKind.RESUME)
+        kind = ChangeKind.STOP if change.kind in opposites else change.kind
+        self.changes[int(kind)] = change
 
     def wish(self, wish: Wish) -> None:
         self.disk.intent = Intent(wish=wish)
 
     def _pursue_later(self) -> None:
-        incarnation = self._incarnation
+        incarnation = self.incarnation
 
         def pursue() -> None:
-            if self._incarnation == incarnation:
+            if self.incarnation == incarnation:
                 self._pursue()
-                if self._incarnation == incarnation:
+                if self.incarnation == incarnation:
                     self._pursue_later()
 
         self.cluster.schedule(int(PURSUE_PERIOD_MS * self.cluster.random.uniform(0.8, 1.2)), pursue)
 
     def _pursue(self) -> None:
         assert self.replica is not None
+        self._try_to_remember()
         if self.replica.is_behind or self.replica.pool.own():
             return
         request, self.disk.intent = wanted(
@@ -303,18 +398,31 @@ class SimulatedMember:
             [proof for key, proof in self.disk.proofs.items() if not self.replica.pool.accuses(key)],
         )
         if request is not None:
-            standing = self.ledger.standing(self.key)
-            used = 0 if standing is None else standing.sequence
-            self._sequence = max(self._sequence, used, self.cluster.now_ms) + 1
-            operation = Operation(
-                kind=request.kind,
-                signer=self.key,
-                sequence=self._sequence,
-                arguments=request.arguments,
-                evidence=request.evidence,
-                invitation=request.invitation,
-            )
-            self.handle(OperationReceived(operation=self.crypto.sign_operation(operation), own=True))
+            self._submit(request)
+            return
+        for change in self.changes.values():
+            request = Request(kind=OperationKind.ENDORSE, arguments=change.content())
+            if refuse_operation(self.ledger, self._operation(request)) is None:
+                self._submit(request)
+                return
+
+    def _operation(self, request: Request) -> Operation:
+        """With the next sequence: above that of the ledger, and above time, which no crash sets back."""
+        standing = self.ledger.standing(self.key)
+        used = 0 if standing is None else standing.sequence
+        return Operation(
+            kind=request.kind,
+            signer=self.key,
+            sequence=max(self._sequence, used, self.cluster.now_ms) + 1,
+            arguments=request.arguments,
+            evidence=request.evidence,
+            invitation=request.invitation,
+        )
+
+    def _submit(self, request: Request) -> None:
+        operation = self._operation(request)
+        self._sequence = operation.sequence
+        self.handle(OperationReceived(operation=self.crypto.sign_operation(operation), own=True))
 
     def block(self, height: int, name: bytes) -> Block | None:
         """For a member that fetches."""
@@ -322,3 +430,13 @@ class SimulatedMember:
             decided = self.disk.decisions[height - 1]
             return decided.block if decided.certificate.block_id == name else None
         return self.replica.block(name) if self.replica is not None else None
+
+
+def _signature(event: Input) -> bytes:
+    """What a processor has to verify of ``event``, or nothing."""
+    match event:
+        case Received(message=message):
+            return message.signature
+        case OperationReceived(operation=operation):
+            return operation.signature
+    return b""

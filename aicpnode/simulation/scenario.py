@@ -10,12 +10,13 @@ import random
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Any
+from dataclasses import dataclass
 
 from aicpnode.replication.intent import Wish
-from aicpnode.simulation.cluster import Behaviour, Cluster, Faults, Observer, Violation
+from aicpnode.simulation.cluster import Behaviour, Cluster, Observer, Violation
+from aicpnode.simulation.crypto import simulated_key
+from aicpnode.simulation.faults import FAULTS, Fault, Faults, chosen_faults, draw_faults
+from consensus.messages import Change, ChangeKind
 from consensus.types import CLAMP_FROM_POWER
 
 FOUNDERS = (1, 2, 3, 4, 4, 4, 5, 7)
@@ -23,46 +24,9 @@ LIES = tuple(behaviour for behaviour in Behaviour if behaviour is not Behaviour.
 WISHES = (Wish.OFF, Wish.ON, Wish.FOLLOW)
 HEIGHTS = 10
 ROUNDS = 4
-QUIET_AFTER_MS = 20_000
+SETTLED_HEIGHTS = 6
+"""To be decided after it has become quiet."""
 LIMIT_MS = 400_000
-
-
-class Fault(Enum):
-    """What can be drawn besides misbehaviour; ``FAULTS`` are all of their names."""
-
-    LOSS = "loss"
-    DUPLICATION = "duplication"
-    LATENESS = "lateness"
-    CRASHES = "crashes"
-    POWER_CUTS = "power-cuts"
-    PARTITIONS = "partitions"
-    ISOLATION = "isolation"
-    JOINS = "joins"
-    WISHES = "wishes"
-
-
-FAULTS = frozenset(fault.value for fault in Fault)
-FIELDS = {
-    "loss": Fault.LOSS,
-    "duplication": Fault.DUPLICATION,
-    "late_share": Fault.LATENESS,
-    "crashes": Fault.CRASHES,
-    "power_cuts": Fault.POWER_CUTS,
-    "partitions": Fault.PARTITIONS,
-    "isolated_deciders": Fault.ISOLATION,
-}
-"""Which fault a field of ``Faults`` belongs to."""
-
-
-def _chosen(faults: str | Collection[str]) -> frozenset[Fault]:
-    """ValueError for a name that is none."""
-    return frozenset(Fault(name) for name in (FAULTS if faults == "all" else faults))
-
-
-def _only(faults: Faults, chosen: Collection[Fault]) -> Faults:
-    """Without those that were not chosen."""
-    absent: dict[str, Any] = {name: 0 for name, fault in FIELDS.items() if fault not in chosen}
-    return replace(faults, **absent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +39,10 @@ class Scenario:
     faults: Faults
     wishes: tuple[tuple[int, int, Wish], ...]
     """(when in ms, which founder, its owner's new wish)."""
+    leaves: tuple[tuple[int, int, int | None], ...] = ()
+    """(when in ms, which founder leaves, when it comes back or None: never)."""
+    changes: tuple[tuple[int, Change], ...] = ()
+    """(when in ms, what all honest owners endorse from then on)."""
 
     @classmethod
     def draw(
@@ -87,7 +55,7 @@ class Scenario:
     ) -> Scenario:
         """``nodes`` founders of which ``byzantine`` misbehave (None: drawn, never more than F), and of ``faults``
         ("all" or names of ``FAULTS``) whatever chance brings. ValueError for other names or numbers."""
-        chosen = _chosen(faults)
+        chosen = chosen_faults(faults)
         rng = random.Random(seed)
         count = rng.choice(FOUNDERS) if nodes is None else nodes
         if count < 1 or (byzantine is not None and not 0 <= byzantine < count):
@@ -100,26 +68,24 @@ class Scenario:
         joiners = [Behaviour.HONEST] * rng.choice((0, 0, 0, 1, 2, 3))
         if joiners and faulty and not liars and byzantine is None and rng.random() < 0.5:
             joiners[0] = rng.choice(LIES)
-        drawn = Faults(
-            delay_ms=rng.choice(((1, 10), (1, 40), (20, 200))),
-            loss=rng.choice((0.0, 0.0, 0.05, 0.2)),
-            duplication=0.05,
-            crashes=rng.choice((0, 0, 3, 8)),
-            power_cuts=rng.choice((0, 0, 5, 20)),
-            partitions=rng.choice((0, 0, 2, 5)),
-            isolated_deciders=rng.choice((0.0, 0.0, 0.3)),
-            quiet_after_ms=QUIET_AFTER_MS,
-        )
-        changes = rng.choice((0, 0, 2, 5))
-        wishes = tuple(
-            (rng.randint(0, QUIET_AFTER_MS), rng.randrange(count), rng.choice(WISHES)) for _ in range(changes)
-        )
+        if Fault.JOINS not in chosen:
+            joiners = []
+        lying = sum(behaviour is not Behaviour.HONEST for behaviour in (*founders, *joiners))
+        drawn = draw_faults(rng, chosen, disk_losses_max=max(0, faulty - lying))
+        quiet = drawn.quiet_after_ms
+        wishes = [
+            (rng.randint(0, quiet), rng.randrange(count), rng.choice(WISHES)) for _ in range(rng.choice((0, 0, 2, 5)))
+        ]
+        leavers = rng.choice((0, 0, 1, 2)) if Fault.LEAVES in chosen else 0
+        left = _draw_leavers(rng, founders, leavers, faulty=lying + drawn.disk_losses)
         return cls(
             seed=seed,
             founders=tuple(founders),
-            joiners=tuple(joiners) if Fault.JOINS in chosen else (),
-            faults=_only(drawn, chosen),
-            wishes=wishes if Fault.WISHES in chosen else (),
+            joiners=tuple(joiners),
+            faults=drawn,
+            wishes=tuple(wishes) if Fault.WISHES in chosen else (),
+            leaves=tuple((rng.randint(0, quiet), index, rng.choice((None, rng.randint(0, quiet)))) for index in left),
+            changes=_draw_changes(rng, founders, quiet) if Fault.CHANGES in chosen else (),
         )
 
     @property
@@ -133,13 +99,48 @@ class Scenario:
         cluster = Cluster(
             seed=self.seed, behaviours=self.founders, faults=self.faults, joiners=self.joiners, observer=observer
         )
-        founders = list(cluster.members.values())[: len(self.founders)]
+        members = list(cluster.members.values())
         cluster.start()
         for at_ms, index, wish in self.wishes:
-            cluster.schedule(at_ms, functools.partial(founders[index].wish, wish))
-        for founder in founders:
-            cluster.schedule(QUIET_AFTER_MS, functools.partial(founder.wish, Wish.ON))
+            cluster.schedule(at_ms, functools.partial(members[index].wish, wish))
+        for member in members[: len(self.founders)]:
+            cluster.schedule(self.faults.quiet_after_ms, functools.partial(member.wish, Wish.ON))
+        for at_ms, index, back_ms in self.leaves:
+            cluster.schedule(at_ms, functools.partial(members[index].wish, Wish.LEAVE))
+            back = Wish.LEAVE if back_ms is None else Wish.ON
+            cluster.schedule(self.faults.quiet_after_ms, functools.partial(members[index].wish, back))
+            if back_ms is not None:
+                cluster.schedule(at_ms + back_ms, functools.partial(members[index].wish, Wish.ON))
+        for at_ms, change in (*self.changes, (self.faults.quiet_after_ms, Change(kind=ChangeKind.RESUME))):
+            for member in cluster.honest:
+                cluster.schedule(at_ms, functools.partial(member.endorse, change))
         return cluster
+
+
+def _draw_leavers(rng: random.Random, founders: list[Behaviour], count: int, *, faulty: int) -> list[int]:
+    """Honest founders, so few that the rest bears ``faulty`` members still."""
+    honest = [index for index, behaviour in enumerate(founders) if behaviour is Behaviour.HONEST]
+    chosen = rng.sample(honest, min(count, len(honest) - 1))
+    while chosen and (len(founders) - len(chosen) - 1) // 3 < faulty:
+        chosen.pop()
+    return chosen
+
+
+def _draw_changes(rng: random.Random, founders: list[Behaviour], quiet_ms: int) -> tuple[tuple[int, Change], ...]:
+    """A few, of which one may remove a liar."""
+    changes = [
+        Change(kind=ChangeKind.STOP),
+        Change(kind=ChangeKind.ROUND_MS, number=rng.randint(200, 800)),
+        Change(kind=ChangeKind.PROBATION_ROUNDS, number=rng.randint(1, 3)),
+        Change(kind=ChangeKind.MEMBERS_MAX, number=rng.randint(40, 90)),
+    ]
+    changes += [
+        Change(kind=ChangeKind.REMOVE, key=simulated_key(index), text="misbehaves")
+        for index, behaviour in enumerate(founders)
+        if behaviour is not Behaviour.HONEST
+    ]
+    chosen = rng.sample(changes, rng.choice((0, 0, 1, 2)))
+    return tuple((rng.randint(0, quiet_ms), change) for change in chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +187,12 @@ def play(scenario: Scenario, observer: Observer | None = None) -> Outcome:
     promotions = scenario.promotions
 
     def is_enough() -> bool:
+        settled = cluster.settled_height
         return (
-            min(cluster.heights()) >= HEIGHTS and min(cluster.rounds()) >= ROUNDS and cluster.promoted() >= promotions
+            settled is not None
+            and min(cluster.heights()) >= max(HEIGHTS, settled + SETTLED_HEIGHTS)
+            and min(cluster.rounds()) >= ROUNDS
+            and cluster.promoted() >= promotions
         )
 
     return Outcome(seed=scenario.seed, decided=cluster.run(until=is_enough, limit_ms=LIMIT_MS), cluster=cluster)
@@ -209,6 +214,8 @@ def search(first: int, last: int, *, seconds: float) -> tuple[int, list[str]]:
                 wrong.append(str(outcome))
     return last - first, wrong
 
+
+__all__ = ["FAULTS", "Fault", "Faults", "Outcome", "Scenario", "play", "run", "search"]
 
 if __name__ == "__main__":
     ran, faults = search(int(sys.argv[1]), int(sys.argv[2]), seconds=float(sys.argv[3]))

@@ -13,8 +13,12 @@ import sys
 import pytest
 
 from aicpnode.replication.intent import Wish
-from aicpnode.simulation.cluster import Behaviour, Cluster, Faults, Occurrence
+from aicpnode.replication.recovery import SAFE_HEIGHTS
+from aicpnode.simulation.cluster import Behaviour, Cluster, Faults, Occurrence, Violation
+from aicpnode.simulation.faults import FIELDS
 from aicpnode.simulation.scenario import Scenario, play, run
+from consensus.events import Decide, Received
+from consensus.messages import ChangeKind, Commit
 from consensus.types import MemberStatus
 
 CHUNK = 8
@@ -32,8 +36,12 @@ def test_scenarios_cover_what_they_should() -> None:
     drawn = [Scenario.draw(seed) for seed in range(12 * CHUNK)]
     assert {len(scenario.founders) for scenario in drawn} == {1, 2, 3, 4, 5, 7}
     assert {behaviour for scenario in drawn for behaviour in scenario.founders} == set(Behaviour)
-    for fault in ("loss", "duplication", "crashes", "power_cuts", "partitions"):
+    for fault in FIELDS:
         assert any(getattr(scenario.faults, fault) for scenario in drawn), fault
+    assert any(back is None for scenario in drawn for _at, _index, back in scenario.leaves)
+    assert any(back is not None for scenario in drawn for _at, _index, back in scenario.leaves)
+    changes = {change.kind for scenario in drawn for _at, change in scenario.changes}
+    assert {ChangeKind.STOP, ChangeKind.REMOVE, ChangeKind.ROUND_MS} <= changes
     assert any(scenario.promotions for scenario in drawn)
     assert any(behaviour is not Behaviour.HONEST for scenario in drawn for behaviour in scenario.joiners)
 
@@ -121,6 +129,101 @@ def test_scenario_draws_only_the_chosen_faults_and_refuses_unknown_names() -> No
         Scenario.draw(1, faults={"earthquakes"})
     with pytest.raises(ValueError, match="honest"):
         Scenario.draw(1, nodes=4, byzantine=4)
+
+
+def test_member_that_lost_its_disk_votes_again_three_heights_later() -> None:
+    cluster = Cluster(seed=6, behaviours=[Behaviour.HONEST] * 4, faults=CALM)
+    victim = cluster.members[cluster.keys[2]]
+    cluster.start()
+    assert cluster.run(until=lambda: min(cluster.heights()) >= 5, limit_ms=100_000)
+    victim.lose_disk()
+    victim.start()
+    assert victim.ledger.height == 0
+    assert victim.replica is not None
+    assert victim.replica.is_mute
+    assert cluster.run(until=lambda: victim.disk.voting_from is not None, limit_ms=cluster.now_ms + 60_000)
+    voting_from = victim.disk.voting_from
+    assert voting_from is not None
+    assert voting_from >= 5 + SAFE_HEIGHTS
+    assert cluster.run(until=lambda: victim.ledger.height > voting_from + 4, limit_ms=cluster.now_ms + 100_000)
+    own = [decision for decision in victim.disk.decisions if _signs(victim.index, decision)]
+    assert own, "it counts again"
+    since = [decision for decision in own if decision.ledger.height > 8]
+    assert all(decision.ledger.height >= voting_from for decision in since)
+
+
+def _signs(index: int, decision: Decide) -> bool:
+    return index in [signer for signer, _signature in decision.certificate.votes]
+
+
+def test_member_whose_lost_disk_leaves_no_quorum_observes_for_ever_and_nobody_decides() -> None:
+    cluster = Cluster(seed=7, behaviours=[Behaviour.HONEST] * 3, faults=CALM)
+    victim = cluster.members[cluster.keys[0]]
+    cluster.start()
+    assert cluster.run(until=lambda: min(cluster.heights()) >= 5, limit_ms=100_000)
+    victim.lose_disk()
+    victim.start()
+    head = max(cluster.heights())
+    cluster.run(until=lambda: False, limit_ms=cluster.now_ms + 60_000)
+    assert max(cluster.heights()) <= head + 1, "at most what was signed before"
+    assert victim.replica is not None
+    assert victim.replica.is_mute
+    assert victim.amnesia is not None
+    assert victim.amnesia.is_hopeless(victim.ledger)
+
+
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_halves_of_a_parted_network_decide_nothing_and_go_on_when_it_heals(count: int) -> None:
+    """Invariant 8."""
+    cluster = Cluster(seed=8, behaviours=[Behaviour.HONEST] * count, faults=CALM)
+    cluster.start()
+    assert cluster.run(until=lambda: min(cluster.heights()) >= 3, limit_ms=100_000)
+    island = frozenset(cluster.keys[: count // 2])
+    cluster.part(island)
+    cluster.run(until=lambda: False, limit_ms=cluster.now_ms + cluster.links.longest_ms)
+    standing = max(cluster.heights())
+    quorum = cluster.genesis.roster.quorum
+    cluster.run(until=lambda: False, limit_ms=cluster.now_ms + 30_000)
+    others = [m.ledger.height for m in cluster.honest if m.key not in island]
+    assert max(m.ledger.height for m in cluster.honest if m.key in island) <= standing
+    assert (max(others) > standing) == (len(others) >= quorum)
+    cluster.heal(island)
+    assert cluster.run(until=lambda: min(cluster.heights()) > max(others) + 3, limit_ms=cluster.now_ms + 60_000)
+
+
+def test_member_that_hears_nobody_decides_nothing_though_all_hear_it() -> None:
+    cluster = Cluster(seed=9, behaviours=[Behaviour.HONEST] * 4, faults=CALM)
+    deaf = cluster.members[cluster.keys[1]]
+    cluster.start()
+    cluster.part(frozenset((deaf.key,)), speaks=True)
+    assert cluster.run(until=lambda: sorted(cluster.heights())[1] >= 5, limit_ms=100_000)
+    assert deaf.ledger.height == 0
+    cluster.heal(frozenset((deaf.key,)))
+    assert cluster.run(until=lambda: deaf.ledger.height >= 5, limit_ms=cluster.now_ms + 60_000)
+
+
+def test_member_that_left_joins_again() -> None:
+    cluster = Cluster(seed=10, behaviours=[Behaviour.HONEST] * 3, faults=CALM)
+    leaver = cluster.members[cluster.keys[2]]
+    cluster.start()
+    leaver.wish(Wish.LEAVE)
+    assert cluster.run(until=lambda: cluster.statuses()[leaver.name] is MemberStatus.SUSPENDED, limit_ms=100_000)
+    assert cluster.honest[0].ledger.roster.total_power == 2
+    leaver.wish(Wish.ON)
+    assert cluster.run(until=lambda: cluster.statuses()[leaver.name] is MemberStatus.ACTIVE, limit_ms=200_000)
+    assert cluster.honest[0].ledger.roster.total_power == 3
+
+
+def test_any_exception_of_a_replica_is_a_violation_that_shows_the_input() -> None:
+    """Invariant 12."""
+    cluster = Cluster(seed=11, behaviours=[Behaviour.HONEST], faults=CALM)
+    member = cluster.members[cluster.keys[0]]
+    cluster.start()
+    assert member.replica is not None
+    member.replica.roster = None  # type: ignore[assignment]
+    vote = Commit(height=1, view=0, block_id=b"", signer=member.key)
+    with pytest.raises(Violation, match=r"invariant 12: AttributeError.*node-0 on Received\(message=Commit"):
+        member.handle(Received(message=vote))
 
 
 SEED_OF_EVERYTHING = next(

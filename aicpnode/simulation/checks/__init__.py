@@ -86,6 +86,10 @@ class Checks:
         self.agreement.restarted(member, ledger)
         self.durability.forget_memory(member)
 
+    def lost(self, member: SimulatedMember) -> None:
+        """Its disk is gone."""
+        self.durability.lost(member)
+
     def step(self, member: SimulatedMember) -> None:
         """After every event that it handled."""
         assert member.replica is not None

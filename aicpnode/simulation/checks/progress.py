@@ -1,7 +1,7 @@
 """After healing: decisions come soon (invariant 14), training and operations are not starved (15).
 
 All of it is promised only while the network is calm, honest members of power Q are up and vote, and timeouts have grown
-beyond what the network needs. So counting begins ``SETTLING_MS`` after the last fault if there was one, and a height
+beyond what the network needs. So counting begins when the last message of the noisy time has arrived, and a height
 counts for 14 from the first view in which such members stand together and whose timeout is long enough.
 """
 
@@ -14,7 +14,6 @@ from aicpnode.simulation.member import Violation
 from consensus.events import Decide
 from consensus.membership import LedgerState, refuse_operation
 from consensus.messages import OPERATIONS_PER_SIGNER_MAX, Operation
-from consensus.pacemaker import RESEND_MAX_MS
 from consensus.pool import operation_subject
 from consensus.replica import Replica
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from aicpnode.simulation.cluster import Cluster
     from aicpnode.simulation.member import SimulatedMember
 
-SETTLING_MS = 2 * RESEND_MAX_MS
-"""Within so long everybody has said again what was lost, and applied what is decided."""
 DELAYS_PER_TIMEOUT = 12
 """A timeout of so many of the longest delays is long enough: ballots, SET, and members that enter late."""
 VIEWS_PER_FAULT = 3
@@ -49,8 +46,7 @@ class Progress:
 
     @property
     def _is_settled(self) -> bool:
-        quiet_after = self._cluster.faults.quiet_after_ms
-        return self._cluster.now_ms >= (quiet_after + SETTLING_MS if quiet_after else 0)
+        return self._cluster.now_ms >= self._cluster.settled_ms
 
     def _voters(self, ledger: LedgerState) -> list[Replica]:
         """Honest members that vote on the block after ``ledger``."""
@@ -152,4 +148,4 @@ class Progress:
                 self._known.setdefault(subject, (operation, self._height))
 
 
-__all__ = ["SETTLING_MS", "Progress"]
+__all__ = ["Progress"]

@@ -47,7 +47,7 @@ def test_faults_are_all_none_or_names() -> None:
 def test_an_unknown_fault_is_answered_with_the_nearest_name() -> None:
     with pytest.raises(UserError, match=r"'crashs' is no fault. Did you mean crashes\?"):
         parse_faults("crashs")
-    with pytest.raises(UserError, match="Known: all, none, or of crashes"):
+    with pytest.raises(UserError, match="Known: all, none, or of changes, crashes"):
         parse_faults("zzz")
 
 
