@@ -12,7 +12,7 @@ import hashlib
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -187,9 +187,10 @@ class Cluster:
         self._scheduled += 1
         heapq.heappush(self._queue, (self.now_ms + max(0, delay_ms), self._scheduled, action))
 
-    def start(self) -> None:
+    def start(self, *, absent: Collection[bytes] = ()) -> None:
+        """All members but those with ``absent`` keys, which come later."""
         for member in self.members.values():
-            if member.behaviour is not Behaviour.SILENT:
+            if member.behaviour is not Behaviour.SILENT and member.key not in absent:
                 member.start()
         self._schedule_faults()
         self._announce_heads()

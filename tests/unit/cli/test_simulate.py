@@ -22,6 +22,7 @@ from aicpnode.simulation.member import Violation
 
 CONTRACT = ("runs", "violations", "undecided", "heights", "seconds", "trace_hash")
 WAIT_S = 120
+EXAMPLE = Path(__file__).parents[3] / "docs" / "scenario.toml"
 
 
 def simulate(*arguments: str, **environment: str) -> dict[str, Any]:
@@ -71,6 +72,8 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         (["--faults", "los"], "Did you mean loss?"),
         (["--byzantine", "4"], "leaves no honest member"),
         (["--trace", "-"], "Try --seeds 0."),
+        (["--scenario", "/nonexistent.toml"], "Cannot read the scenario"),
+        (["--scenario", "x.toml", "--nodes", "4"], "Leave out --nodes"),
         (["--seeds", "3", "--trace", "-", "--svg", "-"], "cannot both go to standard output"),
         (["--seeds", "3", "--window", "0:9"], "--window is for --trace and --svg"),
         (["--seeds", "3", "--trace", "-", "--window", "9:0"], "such as 0:1500"),
@@ -93,6 +96,16 @@ def test_one_run_is_logged_drawn_and_hashed_as_among_others(tmp_path: Path, caps
     assert log[0].startswith("# seed 2;")
     assert log[-1].startswith("# trace hash ")
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+
+
+def test_a_scenario_file_runs_with_its_own_seed_or_others(capsys: pytest.CaptureFixture[str]) -> None:
+    results = []
+    for seeds in ([], ["--seeds", "0"], ["--seeds", "1:3"]):
+        assert run_app(["simulate", "--scenario", str(EXAMPLE), *seeds, "--jobs", "1", "--json"]) == 0
+        results.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+    assert [result["runs"] for result in results] == [1, 1, 2]
+    assert results[0]["trace_hash"] == results[1]["trace_hash"] != results[2]["trace_hash"]
+    assert (results[0]["scenario"], results[0]["seeds"]) == (str(EXAMPLE), "0")
 
 
 def test_a_failure_exits_1_and_its_command_repeats_it(
