@@ -190,6 +190,17 @@ class ConsensusSpec(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage(Record):
+    """The state of an earlier run that this one goes on from (consensus specification, section 5)."""
+
+    network_id: Annotated[bytes, Bytes(HASH_BYTES)]
+    height: Annotated[int, Integer(0, (1 << 63) - 1)]
+    round: Annotated[int, Integer(0, (1 << 63) - 1)]
+    state_hash: Annotated[bytes, Bytes(HASH_BYTES)]
+    model_hash: Annotated[bytes, Bytes(HASH_BYTES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Genesis(Record):
     """Everything that the members of a run agree on before its first block."""
 
@@ -215,6 +226,8 @@ class Genesis(Record):
     probation_rounds: Annotated[int, Integer(1, 100_000)] = 50
     max_members: Annotated[int, Integer(1, MAX_MEMBERS)] = MAX_MEMBERS
     consensus: ConsensusSpec
+    lineage: Annotated[tuple[Lineage, ...], Many(0, 1)] = ()
+    """Empty for a run that begins with a new model."""
 
     def fault(self) -> str | None:
         if len({founder.key for founder in self.roster}) != len(self.roster):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from aicpnode.cli.options import JsonOption, print_json
 from aicpnode.errors import NotAvailableYet, UserError
 
 if TYPE_CHECKING:
-    from aicpnode.genesis import Admission, Expected, Founder
+    from aicpnode.genesis import Admission, Expected, Founder, Genesis
 
 KEY_HEX_DIGITS = 64
 
@@ -31,40 +32,117 @@ def init(
         typer.Option(metavar="KEY", help="A key that may join without invitation. Repeat for each."),
     ] = None,
     from_run: Annotated[str | None, typer.Option("--from", metavar="NAME|DIR", help="Not available yet.")] = None,
-    from_checkpoint: Annotated[str | None, typer.Option(metavar="HASH", help="Not available yet.")] = None,
+    from_checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="Go on from this state of a run that lost its quorum (see --data-dir)."),
+    ] = None,
+    members: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The founders, one KEY:NAME a line, besides --member.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="D", help="With --from-checkpoint: of the stopped node that has the state.")
+    ] = None,
+    node_id: Annotated[str | None, typer.Option(metavar="NAME", help="The same by node id, as for run.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the genesis of a new run. Give the folder to every founder; they start with run --genesis."""
-    if from_run is not None or from_checkpoint is not None:
-        raise NotAvailableYet("init --from" if from_run is not None else "init --from-checkpoint")
-    founders = [parse_member(text) for text in member or []]
+    """Write the genesis of a new run. Give the folder to every founder; they start with run --genesis.
+
+    With --from-checkpoint the run goes on from a state of an old one whose quorum is lost for good: the members that
+    are gone cannot come back, and the others are too few to decide. Its founders are new keys.
+    """
+    if from_run is not None:
+        raise NotAvailableYet("init --from")
+    founders = [parse_member(text) for text in (*(member or []), *_listed(members))]
     if not founders:
         raise UserError(
             "A run needs at least one founder.",
             advice="Show each founder's key with: aicp-node key new --node-id NAME, then add --member KEY:NAME.",
         )
-    from aicpnode.founding import found_run_folder
-
     rule, expected = parse_admission(admission, allow or [])
-    path, genesis = found_run_folder(
-        folder,
-        name=name,
-        founders=founders,
-        data=data,
-        probation_rounds=probation_rounds,
-        admission=rule,
-        allowlist=expected,
+    settings = Settings(
+        name=name, founders=founders, probation_rounds=probation_rounds, admission=rule, allowlist=expected
     )
+    if from_checkpoint is None:
+        path, genesis = _found(folder, settings, data)
+    else:
+        path, genesis = _succeed(folder, settings, data, from_checkpoint, data_dir, node_id)
     network = genesis.network_id.hex()
     if as_json:
-        print_json(
-            {"genesis": str(path), "network": network, "parameters": genesis.parameters, "founders": len(founders)}
-        )
+        told = {"genesis": str(path), "network": network, "parameters": genesis.parameters, "founders": len(founders)}
+        print_json({**told, "lineage": lineage(genesis)})
         return
+    for old in genesis.lineage:
+        typer.echo(f"It goes on from height {old.height} (round {old.round}) of network {old.network_id.hex()}.")
     tolerates = (len(founders) - 1) // 3
     typer.echo(f"{path}: network {network}, {genesis.parameters} parameters")
     typer.echo(f"{len(founders)} founders, which tolerate {tolerates} faulty among them.")
     typer.echo(f"Each founder starts with: aicp-node run --genesis {path} --bootstrap HOST:PORT")
+
+
+def lineage(genesis: Genesis) -> dict[str, object] | None:
+    """Where the first model comes from, for tools; None if it is new."""
+    for old in genesis.lineage:
+        return {
+            "network": old.network_id.hex(),
+            "height": old.height,
+            "round": old.round,
+            "state_hash": old.state_hash.hex(),
+            "model_hash": old.model_hash.hex(),
+        }
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What every new run is given, wherever its model comes from."""
+
+    name: str
+    founders: list[Founder]
+    probation_rounds: int
+    admission: Admission
+    allowlist: tuple[Expected, ...]
+
+
+def _listed(members: Path | None) -> list[str]:
+    from aicpnode.succession import read_members
+
+    return [] if members is None else read_members(members)
+
+
+def _found(folder: Path, settings: Settings, data: Path | None) -> tuple[Path, Genesis]:
+    from aicpnode.founding import found_run_folder
+
+    return found_run_folder(
+        folder,
+        name=settings.name,
+        founders=settings.founders,
+        data=data,
+        probation_rounds=settings.probation_rounds,
+        admission=settings.admission,
+        allowlist=settings.allowlist,
+    )
+
+
+def _succeed(
+    folder: Path, settings: Settings, data: Path | None, wanted: str, data_dir: Path | None, node_id: str | None
+) -> tuple[Path, Genesis]:
+    from aicpnode.config import NodeConfig
+    from aicpnode.succession import found_successor
+
+    if data is not None:
+        raise UserError("A run that goes on from another keeps its data.", advice="Leave --data out.")
+    old = NodeConfig.load(None, {"data_dir": data_dir, "node_id": node_id})
+    return found_successor(
+        folder,
+        data_dir=old.directory,
+        checkpoints_dir=old.checkpoints,
+        wanted=wanted,
+        name=settings.name,
+        founders=settings.founders,
+        probation_rounds=settings.probation_rounds,
+        admission=settings.admission,
+        allowlist=settings.allowlist,
+    )
 
 
 def parse_admission(text: str, keys: list[str]) -> tuple[Admission, tuple[Expected, ...]]:

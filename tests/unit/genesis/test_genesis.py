@@ -18,6 +18,7 @@ from aicpnode.genesis import (
     DataSpec,
     Founder,
     Genesis,
+    Lineage,
     ModelSpec,
     RoundSpec,
     Rule,
@@ -29,7 +30,7 @@ from aicpnode.genesis import (
 )
 
 GOLDEN_BYTES = (
-    "dc001201a464656d6fc410000102030405060708090a0b0c0d0e0fb4323032352d30312d30315430303a30303a30305a"
+    "dc001301a464656d6fc410000102030405060708090a0b0c0d0e0fb4323032352d30312d30315430303a30303a30305a"
     "9bab7472616e73666f726d6572cd010004040240cc80cc80cd2710c3cd03e8ce0001e240c42001010101010101010101"
     "01010101010101010101010101010101010101010101c420020202020202020202020202020202020202020202020202"
     "0202020202020202c420030303030303030303030303030303030303030303030303030303030303030392a673686172"
@@ -37,9 +38,12 @@ GOLDEN_BYTES = (
     "cd03e8a5747261696e9a320840cd03e80a0064cd0384cd03b6cd03e898cd1388cccd02ad63656e74657265645f636c69"
     "70ce0001000000c2009293c420050505050505050505050505050505050505050505050505050505050505050501a161"
     "93c420060606060606060606060606060606060606060606060606060606060606060603a162a46f70656e90326493cc96"
-    "ccc8cdea60"
+    "ccc8cdea6090"
 )
-GOLDEN_NETWORK_ID = "ea125993290d6b6ad242212d29c6d79141113f06ce07ad96f3f980b80536f874"
+GOLDEN_NETWORK_ID = "b58eb80e70d70cc41dcaf4a3597fee453b22da6d65bc7a8c14d0ec17eccd4c9e"
+
+
+LINEAGE = Lineage(network_id=b"n" * 32, height=10, round=3, state_hash=b"s" * 32, model_hash=b"m" * 32)
 
 
 def genesis(**changes: Any) -> Genesis:
@@ -111,6 +115,8 @@ def test_every_field_changes_the_network_id() -> None:
         replace(made, probation_rounds=2),
         replace(made, max_members=50),
         replace(made, consensus=replace(made.consensus, delta_ms=1000)),
+        replace(made, lineage=(LINEAGE,)),
+        replace(made, lineage=(replace(LINEAGE, height=11),)),
     ]
     assert len({other.network_id for other in [made, *others]}) == len(others) + 1
 
@@ -183,6 +189,17 @@ def test_peers_genesis_out_of_limits_is_malformed(name: str, value: Value) -> No
     changed = value_of(genesis())
     assert Genesis.decode(pack(changed)) == genesis()
     changed[place(name)] = value
+    with pytest.raises(MalformedError):
+        Genesis.decode(pack(changed))
+
+
+def test_lineage_comes_back_and_there_is_one_at_most() -> None:
+    made = genesis(lineage=(LINEAGE,))
+    assert Genesis.decode(made.encode()) == made
+    with pytest.raises(ValueError, match="lineage"):
+        genesis(lineage=(LINEAGE, LINEAGE))
+    changed = value_of(made)
+    changed[place("lineage")] = ((b"n", 10, 3, b"s" * 32, b"m" * 32),)
     with pytest.raises(MalformedError):
         Genesis.decode(pack(changed))
 
