@@ -2,8 +2,8 @@
 
 Everything runs in tasks of the participant's nursery and ends with its round. What is fetched is verified by its
 digest, made durable, and only then judged, in a worker thread, one proposal at a time. Bodies of the running round are
-served only once the round has revealed; bodies of decided rounds to everybody, for ever, so that those who were away
-can replay.
+served only once the round has revealed; bodies of decided rounds to everybody, as long as they are kept, so that those
+who were away can replay.
 """
 
 from __future__ import annotations
