@@ -100,7 +100,7 @@ def build_block(
     Ballots beyond a quorum are left out where they would make the block too large; None if that does not help.
     """
     roster = ledger.roster
-    observers = _fitting_observers(observers, roster)
+    observers = _fitting_observers(observers, ledger)
     room = block_weight_max(roster) - BLOCK_BASE_WEIGHT - OBSERVER_WEIGHT * len(observers)
     ballots = _fitting_ballots(ballots, roster, room - operations_weight_max(roster))
     training = None
@@ -126,13 +126,15 @@ def build_block(
     return Block(header=_header(ledger, crypto, view, state_hash, body), body=body)
 
 
-def _fitting_observers(observers: list[Ballot], roster: Roster) -> list[Ballot]:
-    """In join order; where there are too many, those on probation stay."""
+def _fitting_observers(observers: list[Ballot], ledger: LedgerState) -> list[Ballot]:
+    """In join order; where there are too many, those on the way back stay, and those on probation."""
+    roster = ledger.roster
 
-    def rank(ballot: Ballot) -> tuple[bool, int]:
+    def rank(ballot: Ballot) -> tuple[bool, bool, int]:
         member = roster.by_key(ballot.signer)
         assert member is not None
-        return member.status is not MemberStatus.PROBATION, member.index
+        is_returning = ledger.standings[member.index].is_returning
+        return not is_returning, member.status is not MemberStatus.PROBATION, member.index
 
     kept = sorted(observers, key=rank)[:OBSERVERS_MAX]
     return sorted(kept, key=lambda ballot: _index(roster, ballot.signer))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from consensus.messages import Change, ChangeKind
 from consensus.state import Admission, LedgerState
+from consensus.text import is_plain_text
 from consensus.types import KEY_BYTES, Member, MemberStatus
 
 ENDORSEMENTS_PER_MEMBER_MAX = 4
@@ -31,7 +32,7 @@ def is_well_formed(change: Change) -> bool:
     """Whether it uses exactly the fields of its kind, within their limits."""
     if change.kind is ChangeKind.REMOVE:
         named = len(change.key) == KEY_BYTES and change.number == 0
-        return named and 0 < len(change.text) <= REASON_CHARS_MAX and change.text.isprintable()
+        return named and 0 < len(change.text) <= REASON_CHARS_MAX and is_plain_text(change.text)
     if change.key or change.text:
         return False
     lowest, highest = LIMITS.get(change.kind, (0, 0))

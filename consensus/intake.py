@@ -29,8 +29,8 @@ Proves = Callable[[PrepareCert | None, int, bytes], bool]
 def may_be_kept(message: Vote, roster: Roster, crypto: Crypto) -> bool:
     """What can be told of a message of the next height by the present roster: a stripped or bloated one is not kept."""
     member = roster.by_key(message.signer)
-    if member is None or (member.index not in roster.authors and not isinstance(message, Ballot)):
-        return False  # from no status but these two do members vote at the next height
+    if member is None or not (member.index in roster.authors or member.power or isinstance(message, Ballot)):
+        return False  # who left or failed its probation does not vote at the next height
     if isinstance(message, SetMessage) and message.valid_view == NO_VIEW:
         block = message.block
         return block is not None and block_binds(crypto, block, message.block_id)

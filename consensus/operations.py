@@ -161,6 +161,7 @@ def apply_operation(state: LedgerState, operation: Operation) -> LedgerState:
             return state.with_standing(member.index, replace(standing, seen_round=state.round))
         case OperationKind.LEAVE:
             state = depart(state, member, replace(member, status=MemberStatus.SUSPENDED, power=0))
+            state = _without_endorsements(state, member)
             return state.with_standing(member.index, Standing(sequence=operation.sequence))
         case OperationKind.REJOIN:
             returning = replace(standing, is_returning=True, probation_blocks=0, probation_seen=0)
@@ -195,8 +196,14 @@ def depart(state: LedgerState, member: Member, after: Member) -> LedgerState:
 def ban(state: LedgerState, member: Member, reason: str) -> LedgerState:
     """BANNED for ever, with the reason for everybody to read."""
     standing = state.standings[member.index]
-    state = state.with_member(replace(member, status=MemberStatus.BANNED, power=0))
+    state = _without_endorsements(state.with_member(replace(member, status=MemberStatus.BANNED, power=0)), member)
     return state.with_standing(member.index, Standing(sequence=standing.sequence, reason=reason))
+
+
+def _without_endorsements(state: LedgerState, member: Member) -> LedgerState:
+    """Without those by ``member``, which must not count again if it comes back, and those of its removal."""
+    kept = tuple(item for item in state.endorsements if item[1] != member.index and item[0].key != member.key)
+    return state if kept == state.endorsements else replace(state, endorsements=kept)
 
 
 def suspend(state: LedgerState, member: Member, why: Suspension) -> LedgerState:

@@ -27,12 +27,20 @@ class OperationPool:
         self._own: set[bytes] = set()
         self._shared: set[bytes] = set()
         self._ripe: set[bytes] = set()
+        self._judged_in: LedgerState | None = None
+        self._refused: set[bytes] = set()
+        """Ripe ones that are not valid in that state: asked after each event, it is found out once."""
 
     def __len__(self) -> int:
         return len(self._operations)
 
     def __iter__(self) -> Iterator[Operation]:
-        return iter(self._operations.values())
+        """In the order of arrival; at the places of one signer by rising sequence, since the ledger takes no lower
+        one after a higher one."""
+        of_signer: dict[bytes, list[Operation]] = {}
+        for operation in sorted(self._operations.values(), key=lambda o: o.sequence, reverse=True):
+            of_signer.setdefault(operation.signer, []).append(operation)
+        return iter([of_signer[operation.signer].pop() for operation in self._operations.values()])
 
     def add(self, operation: Operation, ledger: LedgerState, *, own: bool) -> bool:
         """Whether it is new here and was taken."""
@@ -63,7 +71,13 @@ class OperationPool:
 
     def has_ripe(self, ledger: LedgerState) -> bool:
         """Whether an operation that is valid now has waited for ``op_delay``."""
-        return any(refuse_operation(ledger, self._operations[subject]) is None for subject in self._ripe)
+        if self._judged_in is not ledger:
+            self._judged_in, self._refused = ledger, set()
+        for subject in self._ripe - self._refused:
+            if refuse_operation(ledger, self._operations[subject]) is None:
+                return True
+            self._refused.add(subject)
+        return False
 
     def accuses(self, key: bytes) -> bool:
         """Whether evidence against ``key`` waits already, whoever sent it."""

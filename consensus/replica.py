@@ -324,7 +324,8 @@ class Replica:
         self._answered.add(signer)
         self._arm_window()
         times = self._stuck[signer] = self._stuck.get(signer, 0) + 1
-        return self._distance_from(signer) <= DECISION_SERVERS**times
+        reach: int = DECISION_SERVERS**times
+        return self._distance_from(signer) <= reach
 
     def _distance_from(self, signer: bytes) -> int:
         """How many places after ``signer`` this member comes on the roster, which it thinks of as a circle."""

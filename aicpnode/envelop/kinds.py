@@ -36,6 +36,7 @@ from consensus.messages import (
     Verdict,
     Vote,
 )
+from consensus.text import is_plain_text
 from consensus.types import HASH_BYTES, KEY_BYTES, MEMBER_NAME_CHARS_MAX, NIL, NO_VIEW, SIGNATURE_BYTES
 
 BLOCK_BYTES_MAX = 64 << 10
@@ -293,7 +294,7 @@ def _arguments(kind: OperationKind, values: tuple[Value, ...]) -> tuple[int | by
     match kind:
         case OperationKind.JOIN:
             nonce, name = _array(values, JOIN_ARGUMENTS, "JOIN")
-            if type(name) is not str or len(name) > MEMBER_NAME_CHARS_MAX or not name.isprintable():
+            if type(name) is not str or len(name) > MEMBER_NAME_CHARS_MAX or not is_plain_text(name):
                 raise MalformedError(
                     f"JOIN: a printable name of at most {MEMBER_NAME_CHARS_MAX} characters was expected"
                 )

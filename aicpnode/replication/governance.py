@@ -83,10 +83,12 @@ class Governance:
         refusal = refuse_operation(driver.ledger, probe)
         if refusal is not None:
             raise UserError(f"The members would refuse that: {refusal}.", advice="See members and changes.")
-        operation = driver.submit(kind, *arguments)
         with trio.move_on_after(DECISION_LIMIT_S):
-            while not _has_used(driver.ledger, operation):
-                await driver.wait_change()
+            # Another operation of this node may get into the ledger first, and then this one never does.
+            while refuse_operation(driver.ledger, probe) is None:
+                operation = driver.submit(kind, *arguments)
+                while not _has_used(driver.ledger, operation):
+                    await driver.wait_change()
             return
         raise UserError(f"Nothing was decided within {DECISION_LIMIT_S:g} s.", advice="See why; it stays submitted.")
 

@@ -10,10 +10,12 @@ from aicpnode.envelop import signing
 from aicpnode.envelop.codec import Envelop, Kind, encode
 from aicpnode.errors import UserError
 from aicpnode.replication.crypto import MemberCrypto
+from aicpnode.replication.driver import Driver
 from aicpnode.replication.governance import Governance
 from aicpnode.replication.intent import Intent, Wish
 from aicpnode.replication.invitation import read_invitation, write_invitation
 from consensus.membership import Admission
+from consensus.messages import OperationKind
 from consensus.types import MemberStatus
 
 
@@ -91,6 +93,23 @@ async def test_proof_that_is_too_large_to_be_sent_stops_nobody(make_network) -> 
     for member in rest:
         await member.driver.probe()
     assert all(member.driver.accused == frozenset() for member in rest)
+
+
+async def test_endorsement_that_a_later_operation_overtook_is_given_again(make_network, monkeypatch) -> None:
+    _network, members = await founders(make_network)
+    driver, overtaken = members[0].driver, []
+
+    def submit(kind, *arguments, **enclosed):
+        operation = Driver.submit(driver, kind, *arguments, **enclosed)
+        if not overtaken:
+            overtaken.append(operation)
+            assert driver._inbox._own.pop().operation == operation, "as if it was lost on its way"
+            Driver.submit(driver, OperationKind.CONTRIBUTE, 0)
+        return operation
+
+    monkeypatch.setattr(driver, "submit", submit)
+    row = await governance(members[0]).propose("stop", "", "")
+    assert (row["power"], row["in_effect"]) == (1, False)
 
 
 async def test_change_takes_effect_when_three_of_four_agree(make_network) -> None:

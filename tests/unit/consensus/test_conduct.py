@@ -33,7 +33,7 @@ from consensus.messages import (
     TrainingDecision,
     Verdict,
 )
-from consensus.operations import ABSENCE_ROUNDS, PRESENT_AFTER_ROUNDS
+from consensus.operations import ABSENCE_ROUNDS, PRESENT_AFTER_ROUNDS, ban
 from consensus.types import MemberStatus
 
 NAME = b"\x0b" * 32
@@ -257,6 +257,15 @@ def test_change_takes_effect_with_a_quorum_and_not_before() -> None:
 def test_nobody_counts_twice() -> None:
     state = after(founders(4), body(endorse(0, STOP)))
     assert refuse_operation(state, endorse(0, STOP, sequence=2)) == "endorsed already"
+
+
+def test_endorsements_go_with_the_member() -> None:
+    """They must not count once more when it is back, years later."""
+    removal = Change(kind=ChangeKind.REMOVE, key=simulated_key(3), text="gone")
+    state = after(founders(5), body(endorse(0, removal), endorse(1, STOP), endorse(3, STOP)))
+    assert after(state, body(op(1, OperationKind.LEAVE, sequence=2))).endorsements == ((removal, 0), (STOP, 3))
+    banned = ban(state, state.roster.members[3], "reason")
+    assert banned.endorsements == ((STOP, 1),)
 
 
 def test_only_voters_endorse_and_only_voters_count() -> None:

@@ -338,6 +338,13 @@ def test_suspended_strangers_cannot_crowd_a_block() -> None:
     assert on_probation == [r.signer_index for r in block.body.observers][-4:]
 
 
+def test_member_on_its_way_back_is_not_crowded_out_by_those_who_failed() -> None:
+    ledger = with_status(founders(4, observers=100), MemberStatus.SUSPENDED, range(4, 104))
+    ledger = ledger.with_standing(103, replace(ledger.standings[103], is_returning=True))
+    block = Playbook(ledger).block(voters=range(4), observers=range(4, 104))
+    assert block.body.observers[-1].signer_index == 103
+
+
 def test_block_with_too_many_observers_is_refused() -> None:
     table = Playbook(founders(4, observers=OBSERVERS_MAX + 1))
     block = table.block(observers=range(4, 4 + OBSERVERS_MAX))

@@ -156,3 +156,22 @@ def test_those_who_failed_their_probation_are_strangers_to_the_pool() -> None:
     assert len(pool) == 0
     pool = filled(ledger, (join(signer, n) for signer in range(4, 94) for n in (2, 3)))
     assert len(pool) == STRANGERS_KEPT
+
+
+def test_operations_of_one_signer_are_offered_in_their_order_however_they_came() -> None:
+    """A lower sequence after a higher one would never be valid again."""
+    pool = filled(founders(4), (contribute(0, sequence=2), contribute(1), contribute(0, sequence=1)))
+    assert [(o.signer, o.sequence) for o in pool] == [
+        (simulated_key(0), 1),
+        (simulated_key(1), 1),
+        (simulated_key(0), 2),
+    ]
+
+
+def test_what_is_not_valid_yet_is_ripe_in_the_state_that_it_is_valid_in() -> None:
+    ledger, pool = founders(4, observers=1), OperationPool()
+    presence = Operation(kind=OperationKind.PRESENT, signer=simulated_key(4), sequence=1, arguments=(1,))
+    assert pool.add(presence, ledger, own=False)
+    pool.ripen(operation_subject(presence))
+    assert not pool.has_ripe(ledger) and not pool.has_ripe(ledger)
+    assert pool.has_ripe(replace(ledger, height=1))
