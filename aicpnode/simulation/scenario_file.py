@@ -38,6 +38,8 @@ class Action(StrEnum):
 
     CRASH = "crash"
     RESTART = "restart"
+    LOSE_DISK = "lose_disk"
+    """Crash, and everything is gone but the key."""
     PART = "part"
     """``members`` and all others hear each other no more."""
     HEAL = "heal"
@@ -46,7 +48,7 @@ class Action(StrEnum):
     """The owner of ``member`` changes its mind: ``wish``."""
 
 
-DISTURBING = (Action.CRASH, Action.PART)
+DISTURBING = (Action.CRASH, Action.LOSE_DISK, Action.PART)
 
 
 class _Table(BaseModel):
@@ -54,7 +56,7 @@ class _Table(BaseModel):
 
 
 class Network(_Table):
-    """How messages travel."""
+    """How messages travel. ``wide_area`` replaces the delays by those between eight regions of the world."""
 
     delay_ms: tuple[Annotated[int, Field(ge=0, le=DELAY_MS_MAX)], Annotated[int, Field(ge=0, le=DELAY_MS_MAX)]] = (
         1,
@@ -65,6 +67,7 @@ class Network(_Table):
     duplication: Share = 0.0
     late: Share = 0.0
     """Share of messages that take up to three seconds more."""
+    wide_area: bool = False
     quiet_after_ms: Moment | None = None
     """From then on nothing is lost, doubled or late, and members must decide quickly; None: never."""
 

@@ -53,6 +53,7 @@ class Staging:
             names=[member.name for member in (*file.founders, *file.joiners)],
             faults=Faults(
                 delay_ms=network.delay_ms,
+                wide_area=network.wide_area,
                 loss=network.loss,
                 duplication=network.duplication,
                 late_share=network.late,
@@ -90,6 +91,8 @@ class _Stage:
         match step.action:
             case Action.CRASH:
                 return member.crash
+            case Action.LOSE_DISK:
+                return member.lose_disk
             case Action.RESTART:
                 return member.start
         assert step.wish is not None

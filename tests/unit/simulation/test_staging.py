@@ -5,11 +5,12 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from aicpnode.simulation.cluster import Occurrence
+from aicpnode.simulation.cluster import Copy, Occurrence
 from aicpnode.simulation.record import Entry, Recorder
 from aicpnode.simulation.scenario_file import load_scenario, parse_scenario
 from aicpnode.simulation.staging import Staging
 from aicpnode.simulation.sweep import Run, Verdict, run_one, sweep
+from consensus.events import Decide
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "scenario.toml"
 FOUR = "".join(f'[[members]]\nname = "{name}"\n' for name in ("ada", "bob", "carol", "dan"))
@@ -34,8 +35,8 @@ def step(at_ms: int, action: str, **keys: object) -> str:
 
 def test_the_example_decides_after_it_heals() -> None:
     staging = Staging(file=load_scenario(EXAMPLE), path="docs/scenario.toml")
-    recorder = Recorder(staging.lanes(0))
-    run = run_one(staging, 0, recorder)
+    recorder = Recorder(staging.lanes(staging.file.seed))
+    run = run_one(staging, staging.file.seed, recorder)
     assert run.verdict is Verdict.FINE, run.text
     assert run.heights >= 5
     moments = {(entry.what, entry.sender): entry.at_ms for entry in recorder.first}
@@ -78,6 +79,22 @@ def test_members_crash_come_back_and_join_when_they_should() -> None:
     assert max(entry.at_ms for entry in entries) <= 12000
     said_by_eve = [entry.at_ms for entry in entries if entry.what is Occurrence.SENT and entry.sender == "eve"]
     assert said_by_eve and min(said_by_eve) >= 3000
+
+
+def test_a_lost_disk_leaves_the_key_only_and_is_caught_up() -> None:
+    text = f"until_ms = 15000\n{FOUR}" + step(4000, "lose_disk", member="bob") + step(4100, "restart", member="bob")
+    entries, _run = happened(text)
+    decided = [entry for entry in entries if entry.what is Occurrence.DECIDED and entry.sender == "bob"]
+    before = [entry.said.ledger.height for entry in decided if entry.at_ms < 4000 and isinstance(entry.said, Decide)]
+    after = [entry.said.ledger.height for entry in decided if entry.at_ms >= 4100 and isinstance(entry.said, Decide)]
+    assert before[0] == after[0] == 1
+    assert max(after) > max(before)
+
+
+def test_a_wide_area_takes_its_own_delays() -> None:
+    entries, _run = happened(f"until_ms = 6000\n[network]\nwide_area = true\n{FOUR}")
+    delays = [entry.said.arrives_ms - entry.at_ms for entry in entries if isinstance(entry.said, Copy)]
+    assert max(delays) > 40, "from Sao Paulo to London it takes longer than any message takes by default"
 
 
 def test_partitions_heal_together_or_by_name() -> None:
