@@ -267,7 +267,7 @@ LIES = [
 
 
 @pytest.mark.parametrize(("where", "lie", "reason"), LIES, ids=[f"{where}-{lie.__name__}" for where, lie, _ in LIES])
-async def test_lying_donor_costs_one_attempt_and_the_truth_comes_from_the_next(
+async def test_case_C19_lying_donor_costs_one_attempt_and_the_truth_comes_from_the_next(
     make_network, where: str, lie: Callable, reason: str
 ) -> None:
     network = make_network(4)
