@@ -196,7 +196,8 @@ def depart(state: LedgerState, member: Member, after: Member) -> LedgerState:
 def ban(state: LedgerState, member: Member, reason: str) -> LedgerState:
     """BANNED for ever, with the reason for everybody to read."""
     standing = state.standings[member.index]
-    state = _without_endorsements(state.with_member(replace(member, status=MemberStatus.BANNED, power=0)), member)
+    state = state.with_member(replace(member, status=MemberStatus.BANNED, power=0))
+    state = _without_endorsements(state, member)
     return state.with_standing(member.index, Standing(sequence=standing.sequence, reason=reason))
 
 
