@@ -63,15 +63,29 @@ class PrepareCerts:
         self.remember(certificate)
         self._to_learn = {view: known for view, known in self._to_learn.items() if view > certificate.view}
 
-    def behind(self, decided: CommitCert, formed: Callable[[int], PrepareCert | None]) -> tuple[PrepareCert, ...]:
+    def behind(
+        self, decided: CommitCert, formed: Callable[[int], PrepareCert | None], valid: PrepareCert | None
+    ) -> tuple[PrepareCert, ...]:
         """The PrepareCerts that led to a decision, newest first, as far as they are known here; ``formed`` gives the
-        one that the PREPAREs of a view make."""
+        one that the PREPAREs of a view make.
+
+        Where ``valid``, this member's valid value, shows that more than F are faulty (another block, certified in the
+        view of the decision or after it), those that led to it follow: who made that other block may have shown the
+        proof to nobody else, and at the next height it would be forgotten.
+        """
+        found = self._chain(decided.view, decided.block_id, formed)
+        if valid is not None and valid.view >= decided.view and valid.block_id != decided.block_id:
+            found += self._chain(valid.view, valid.block_id, formed)
+        return tuple(found)
+
+    def _chain(self, view: int, name: bytes, formed: Callable[[int], PrepareCert | None]) -> list[PrepareCert]:
         found: list[PrepareCert] = []
-        view = decided.view
         while view != NO_VIEW:
-            proof = formed(view) or self._proven.get(view)
-            if proof is None or proof.block_id != decided.block_id:
+            proof = formed(view)
+            if proof is None or proof.block_id != name:
+                proof = self._proven.get(view)
+            if proof is None or proof.block_id != name:
                 break
             found.append(proof)
             view = proof.valid_view
-        return tuple(found)
+        return found

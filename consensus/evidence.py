@@ -141,7 +141,8 @@ def refuse_evidence(proof: Evidence) -> str | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """One decided block as somebody can prove it. ``prepares`` are the PrepareCerts behind it, newest first: that of
-    the view it was decided in, then the one its SET pointed to, back to the view in which the block was fresh."""
+    the view it was decided in, then the one its SET pointed to, back to the view in which the block was fresh; after
+    them those of another block that its holder was locked on."""
 
     certificate: CommitCert
     prepares: tuple[PrepareCert, ...]

@@ -502,7 +502,7 @@ class Replica:
         if after is None:
             self._diverge(before.height, self.state_hash or b"", block.header.state_hash)
             return False
-        prepares = self._certificates.behind(certificate, self._group)
+        prepares = self._certificates.behind(certificate, self._group, self.valid_certificate)
         self._effects.append(
             Decide(block=block, certificate=certificate, before=before, ledger=after, prepares=prepares)
         )

@@ -16,10 +16,11 @@ import pytest
 from aicpnode.errors import UserError
 from aicpnode.simulation.member import Violation
 from aicpnode.simulation.twins import Seen, draw, play, play_twins
-from aicpnode.simulation.twins.laws import Laws
+from aicpnode.simulation.twins.laws import Blame, Laws
 from aicpnode.simulation.twins.schedule import KINDS
 from aicpnode.simulation.twins.search import main, parse_twins
 from consensus.events import Decide, Step
+from consensus.evidence import Evidence
 from consensus.membership import LedgerState
 from consensus.messages import CommitCert, PrepareCert
 from consensus.replica import Replica
@@ -87,16 +88,10 @@ def test_same_seed_gives_the_same_trace_in_any_process() -> None:
 # ---- protocols that are wrong
 
 
-class _DecisionsOnly(Laws):
+class _DecisionsOnly(Blame):
     """Nothing is wrong but two decided blocks: whether a fault does harm, not whether it shows early."""
 
-    def signed(self, *_votes: object) -> None:
-        return
-
-    def kept(self, *_safety: object) -> None:
-        return
-
-    def accused(self, *_proof: object) -> None:
+    def accused(self, instance: int, proof: Evidence) -> None:
         return
 
     def decides(self, instance: int, ledger: LedgerState, decision: Decide, state_hash: object) -> None:

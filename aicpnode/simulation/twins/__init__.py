@@ -8,7 +8,7 @@ whatever was chosen, ``search`` looks at many seeds. After the schedule everythi
 
 from __future__ import annotations
 
-from aicpnode.simulation.twins.schedule import Schedule, draw
+from aicpnode.simulation.twins.schedule import Schedule, divide, draw
 from aicpnode.simulation.twins.table import Outcome, Seen, Table, play, play_twins
 
-__all__ = ["Outcome", "Schedule", "Seen", "Table", "draw", "play", "play_twins"]
+__all__ = ["Outcome", "Schedule", "Seen", "Table", "divide", "draw", "play", "play_twins"]

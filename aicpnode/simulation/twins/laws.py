@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from aicpnode.simulation.crypto import SimulatedCrypto
 from aicpnode.simulation.member import Violation
-from consensus.events import Decide, Safety
+from consensus.events import Decide, Diverged, Safety
 from consensus.evidence import Evidence
 from consensus.membership import LedgerState
 from consensus.messages import Commit, CommitCert, MessageKind, Prepare, PrepareCert, Vote, certificate_holds
@@ -134,3 +134,25 @@ class Laws:
         """Invariant 9: nobody that keeps the rules is ever accused."""
         if proof.accused not in self._twinned:
             raise Violation(f"invariant 9: instance {instance} accuses an honest member: {proof}")
+
+    def diverged(self, instance: int, effect: Diverged) -> None:
+        """Invariant 1: a quorum certified the state of every member that keeps the rules."""
+        raise Violation(f"invariant 1: instance {instance} diverged: {effect}")
+
+
+class Blame(Laws):
+    """What holds however many are faulty: nobody that keeps the rules is ever accused (invariant 9)."""
+
+    def signed(self, instance: int, vote: Vote, roster: Roster) -> None:
+        return
+
+    def kept(self, instance: int, before: Safety | None, safety: Safety, roster: Roster) -> None:
+        return
+
+    def decides(
+        self, instance: int, ledger: LedgerState, decision: Decide, state_hash: Callable[[LedgerState], bytes]
+    ) -> None:
+        return
+
+    def diverged(self, instance: int, effect: Diverged) -> None:
+        return

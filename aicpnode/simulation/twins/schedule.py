@@ -21,6 +21,8 @@ Masks = tuple[int, ...]
 View = dict[MessageKind, list[int]]
 GUIDED_SHARE = 0.3
 GUIDED_VIEWS_MAX = 10
+DIVIDED_VIEWS = 12
+DIVIDED_MS = 12_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,32 @@ def draw(seed: int, nodes: int, *, faulty: int | None = None) -> Schedule:
     )
 
 
+def divide(seed: int, nodes: int, *, faulty: int) -> Schedule:
+    """Two sides that hear nothing of each other, with one instance of each twinned key on both: if more than F are
+    twinned, both may be a quorum. What each side does in its views is drawn, so that they decide in different ones."""
+    rng = random.Random(seed * 64 + nodes)
+    start = rng.randrange(2 * nodes)
+    twinned = tuple(sorted(rng.sample(range(nodes), faulty)))
+    painter = _Painter(rng, nodes, twinned)
+    sides = painter.sides()
+    reach: dict[tuple[int, int, MessageKind], Masks] = {}
+    for view in range(DIVIDED_VIEWS):
+        for kind, masks in painter.divided(sides).items():
+            reach[start + 1, view, kind] = tuple(masks)
+    return Schedule(
+        seed=seed,
+        nodes=nodes,
+        twinned=twinned,
+        start_height=start,
+        heights=1,
+        reach=reach,
+        side=tuple(0 for _ in range(nodes + faulty)),
+        heal_ms=DIVIDED_MS,
+        ready_ms=(0,) * (nodes + faulty),
+        apply_ms=(0,) * (nodes + faulty),
+    )
+
+
 class _Painter:
     """Draws views: for each kind of message, who hears whom."""
 
@@ -187,6 +215,34 @@ class _Painter:
                     masks[first] &= ~(1 << hearer)
                 if not 0.1 <= roll < 0.6:
                     masks[second] &= ~(1 << hearer)
+
+    def sides(self) -> tuple[int, int]:
+        """Each with half of the honest (by chance) and one instance of each twin."""
+        honest = self._rng.sample(self._honest, len(self._honest))
+        firsts = [
+            pair if self._rng.random() < 0.5 else pair[::-1] for pair in zip(self._twinned, self._seconds, strict=True)
+        ]
+        half = len(honest) // 2
+        return (
+            self._bits([*honest[:half], *(first for first, _second in firsts)]),
+            self._bits([*honest[half:], *(second for _first, second in firsts)]),
+        )
+
+    def divided(self, sides: tuple[int, int]) -> View:
+        """A view of two sides, in each of which one may miss something, and the SET may reach nobody."""
+        view: View = {kind: [0] * self._total for kind in KINDS}
+        for side in sides:
+            members = [index for index in range(self._total) if side >> index & 1]
+            for kind in KINDS:
+                heard = side
+                roll = self._rng.random()
+                if kind is MessageKind.SET and roll < 0.2:
+                    heard = 0
+                elif kind is not MessageKind.BALLOT and roll < 0.4:
+                    heard &= ~(1 << self._rng.choice(members))
+                for index in members:
+                    view[kind][index] = heard
+        return view
 
     # ---- guided
 

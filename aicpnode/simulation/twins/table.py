@@ -123,7 +123,7 @@ class Instance:
 
 
 class Table:
-    """A run of ``schedule``; ``laws`` None if more are faulty than the protocol bears."""
+    """A run of ``schedule`` under ``laws``; with None anything may happen."""
 
     def __init__(self, schedule: Schedule, *, laws: type[Laws] | None = Laws, replica: type[Replica] = Replica) -> None:
         self.schedule = schedule
@@ -161,8 +161,8 @@ class Table:
         self._scheduled += 1
         heapq.heappush(self._later, (self.now_ms + delay_ms, self._scheduled, action))
 
-    def run(self) -> bool:
-        """Whether every honest instance got to the target height."""
+    def run(self, *, limit_ms: int = LIMIT_MS) -> bool:
+        """Whether every honest instance got to the target height in time."""
         schedule = self.schedule
         for instance in self.instances:
             self._do(instance, instance.replica.start())
@@ -179,7 +179,7 @@ class Table:
             if all(len(i.decisions) + schedule.start_height >= self.target for i in self.honest):
                 return True
             self.now_ms, _number, action = heapq.heappop(self._later)
-            if self.now_ms > LIMIT_MS:
+            if self.now_ms > limit_ms:
                 return False
             action()
         return False
@@ -300,7 +300,7 @@ class Table:
                     self._ask(instance, OperationKind.EVIDENCE, proof=proof)
             case Diverged():
                 if self.laws is not None:
-                    raise Violation(f"instance {instance.number} diverged: {effect}")
+                    self.laws.diverged(instance.number, effect)
 
     def _accused(self, instance: Instance, proof: Evidence) -> None:
         self.seen.add(Seen.EQUIVOCATION)

@@ -322,5 +322,36 @@ def test_decision_keeps_the_certificates_behind_it(table: Playbook) -> None:
     assert [(proof.view, proof.valid_view) for proof in decided.prepares] == [(1, 0), (0, -1)]
 
 
+def test_decision_against_the_own_lock_keeps_the_proof_of_the_other_block(table: Playbook) -> None:
+    """Only if more than F are faulty; that this member was locked on the losing block may be all that convicts them."""
+    won, lost = table.block(), table.block(1, voters=(1, 2, 3))
+    table.reach_view(1)
+    table.lock(lost, 1)
+    certificate = table.commit_certificate(0, table.name(won))
+    (decided,) = [
+        effect
+        for effect in table.handle(DecisionReceived(block=won, certificate=certificate))
+        if isinstance(effect, Decide)
+    ]
+    assert [(proof.view, proof.block_id) for proof in decided.prepares] == [(1, table.name(lost))]
+    one = Decision(certificate=certificate, prepares=decided.prepares)
+    other = Decision(certificate=table.commit_certificate(1, table.name(lost)), prepares=())
+    roster = decided.before.roster
+    assert sum(map(roster.power, culprits(one, other, roster))) >= roster.weak_quorum
+
+
+def test_decision_does_not_keep_what_an_older_view_certified(table: Playbook) -> None:
+    """A block that was certified before the one that was decided proves no fault."""
+    older, won = table.block(), table.block(1, voters=(1, 2, 3))
+    table.lock(older)
+    certificate = table.commit_certificate(1, table.name(won))
+    (decided,) = [
+        effect
+        for effect in table.handle(DecisionReceived(block=won, certificate=certificate))
+        if isinstance(effect, Decide)
+    ]
+    assert decided.prepares == ()
+
+
 def test_first_contradiction_of_many(table: Playbook) -> None:
     assert first_contradiction([table.commit(1, view, X) for view in range(4)]) is None
