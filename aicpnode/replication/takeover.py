@@ -9,7 +9,7 @@ state against that root. A donor that lies, or is slow, costs one attempt, and t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Protocol
@@ -38,6 +38,9 @@ SNAPSHOT_GAP = 100
 """Heights: a smaller gap is replayed block by block."""
 BODIES_PATIENCE_S = 30.0
 """After so long without the body of a decided round nobody is expected to have it any more."""
+BLOCKS_PATIENCE_S = 30.0
+"""After so long without the next block, while others claim to have decided it, nobody is expected to have it: all that
+are left may have begun at a snapshot themselves."""
 ANSWER_S = 10.0
 TRANSFER_S = 30.0
 """Of every body, besides what its size takes at TRANSFER_BYTES_PER_S."""
@@ -53,6 +56,7 @@ class Reason(Enum):
     STATE_LOST = "the state at this node's base is lost"
     DIVERGED = "the state of this node is not the certified one"
     BODIES_MISSING = "nobody has the bodies that replaying needs"
+    BLOCKS_MISSING = "nobody has the next block"
     FAR_BEHIND = "this node is far behind"
 
 
@@ -76,6 +80,8 @@ class Position:
     diverged: bool = False
     diverged_before: int = 0
     waits_for_bodies_s: float | None = None
+    stands_still_s: float = 0.0
+    """How long the head has not moved while somebody claimed a later one."""
 
 
 def need(at: Position, *, gap: int) -> Need | None:
@@ -88,6 +94,8 @@ def need(at: Position, *, gap: int) -> Need | None:
         return Need(reason=Reason.BODIES_MISSING, least=at.applied + 1)
     if at.furthest - at.head > gap:
         return Need(reason=Reason.FAR_BEHIND, least=at.head + 1 + gap // 2)
+    if at.stands_still_s > BLOCKS_PATIENCE_S:
+        return Need(reason=Reason.BLOCKS_MISSING, least=at.head + 1)
     return None
 
 
@@ -132,6 +140,7 @@ class Takeover:
         self._crypto = MemberCrypto(identity, agreement.network_id)
         self._claims = CatchUp(identity.key)
         self._failed: set[bytes] = set()
+        self._head, self._since_s = -1, 0.0
         self._wakeup = trio.Event()
         self._awaited: tuple[Kind, bytes, int] | None = None
         self._answer: tuple[Value, bytes] | None = None
@@ -161,7 +170,7 @@ class Takeover:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            wanted = need(self._host.position(self._claims.furthest()), gap=self._gap)
+            wanted = need(self._position(), gap=self._gap)
             if wanted is None:
                 self.progress = ""
                 self._failed.clear()
@@ -177,6 +186,12 @@ class Takeover:
                 self._failed.clear()
                 self.progress = f"{wanted.reason.value}; nobody offers a snapshot of height {wanted.least} or later"
                 await trio.sleep(PASS_S if self._claims.furthest() else CHECK_S)
+
+    def _position(self) -> Position:
+        at = self._host.position(self._claims.furthest())
+        if at.head != self._head or at.furthest <= at.head:
+            self._head, self._since_s = at.head, trio.current_time()
+        return replace(at, stands_still_s=trio.current_time() - self._since_s)
 
     async def _wait(self, seconds: float) -> None:
         self._wakeup = trio.Event()

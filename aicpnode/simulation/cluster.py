@@ -23,6 +23,7 @@ from aicpnode.simulation.crypto import simulated_key
 from aicpnode.simulation.faults import CLOCK_RATES, SLOW_EVENT_MS, Faults
 from aicpnode.simulation.links import Cut, Links
 from aicpnode.simulation.member import Behaviour, SimulatedMember, Violation
+from aicpnode.simulation.snapshots import BLOCKS_KEPT, lie
 from consensus.events import (
     Applied,
     BlockReceived,
@@ -119,6 +120,8 @@ class Cluster:
         self.links = Links(faults, self.random)
         self._cuts: list[Cut] = []
         self.highest_decided = 0
+        self.takeovers = 0
+        """How many snapshots were taken over."""
         self._power_cuts_left = faults.power_cuts
         self.keys = [simulated_key(index) for index in range(len(behaviours) + len(joiners))]
         names = names or [f"node-{index}" for index in range(len(self.keys))]
@@ -364,7 +367,7 @@ class Cluster:
         for member in self.members.values():
             if member.replica is not None:
                 for other in self.members.values():
-                    head = len(member.disk.decisions)
+                    head = member.disk.head
                     told = head if member.honest else self.adversary.head(head)
                     self._transmit(member, other, HeadAnnounced(peer=member.key, height=told))
         self.schedule(HEAD_PERIOD_MS, self._announce_heads)
@@ -388,9 +391,26 @@ class Cluster:
         asker = self.members.get(to)
         if asker is None or donor.replica is None or height < 1:
             return
-        for decided in donor.disk.decisions[height - 1 : height - 1 + limit]:
+        if self.faults.snapshots and height <= donor.disk.head - BLOCKS_KEPT:
+            return
+        for decided in donor.disk.decided(height, limit):
             for block, certificate in self.adversary.served(donor, decided.block, decided.certificate):
                 self._transmit(donor, asker, DecisionReceived(block=block, certificate=certificate))
+
+    def request_snapshot(self, asker: SimulatedMember, target: bytes, first: int, least: int) -> None:
+        """A state after height ``least`` or later, with the headers from ``first`` on that prove it."""
+        donor = self.members.get(target)
+        if donor is not None and not self.links.is_cut(asker.key, target):
+            delay = self.links.delay_ms(asker.index, donor.index)
+            self.schedule(delay, functools.partial(self._give_snapshot, donor, asker, first, least))
+
+    def _give_snapshot(self, donor: SimulatedMember, asker: SimulatedMember, first: int, least: int) -> None:
+        given = donor.disk.shelf.give(first, least, donor.disk.head) if donor.is_up else None
+        if given is not None and not donor.honest:
+            given = lie(given, self.random, self.genesis)
+        if given is not None and not self.links.is_cut(donor.key, asker.key):
+            delay = self.links.delay_ms(donor.index, asker.index)
+            self.schedule(delay, functools.partial(asker.receive_snapshot, donor.key, given))
 
     # ---- how far they are
 

@@ -12,6 +12,8 @@ LATE_SHARE = 0.02
 QUIET_AFTER_MS = 20_000
 CLOCK_RATES = (0.7, 1.4)
 SLOW_EVENT_MS = (1, 3)
+SNAPSHOTS_SHARE = 0.3
+"""Of the runs."""
 
 
 class Fault(Enum):
@@ -34,6 +36,7 @@ class Fault(Enum):
     LEAVES = "leaves"
     WISHES = "wishes"
     CHANGES = "changes"
+    SNAPSHOTS = "snapshots"
 
 
 FAULTS = frozenset(fault.value for fault in Fault)
@@ -69,6 +72,8 @@ class Faults:
     """Members that need milliseconds for every event, one event after the other, also when it is quiet."""
     slow_trainers: int = 0
     """Members whose proposals often come too late to be judged, and whose own judgement comes late."""
+    snapshots: bool = False
+    """Old blocks are not to be had: members that are far behind take over snapshots, which liars make up."""
     quiet_after_ms: int = QUIET_AFTER_MS
     """From then on: no loss, no partition, everybody up."""
 
@@ -88,6 +93,7 @@ FIELDS = {
     "skewed_clocks": Fault.SKEW,
     "slow_members": Fault.SLOW_MEMBERS,
     "slow_trainers": Fault.SLOW_TRAINERS,
+    "snapshots": Fault.SNAPSHOTS,
 }
 """Which fault a field of ``Faults`` belongs to."""
 

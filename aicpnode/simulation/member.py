@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from aicpnode.replication.intent import Applicant, Intent, Request, Wish, wanted
 from aicpnode.replication.recovery import Amnesia
 from aicpnode.simulation.crypto import SimulatedCrypto
+from aicpnode.simulation.snapshots import Shelf, SnapshotGiven, Taker
 from consensus.events import (
     Accusation,
     Applied,
@@ -96,8 +97,19 @@ class Disk:
     blocks: dict[bytes, Block] = field(default_factory=dict)
     decisions: list[Decide] = field(default_factory=list)
     proofs: dict[bytes, Evidence] = field(default_factory=dict)
+    shelf: Shelf = field(default_factory=Shelf)
     voting_from: int | None = 1
     """The first height in which the member signs; None: the disk was lost, and it is not known yet."""
+
+    @property
+    def head(self) -> int:
+        """The last height that is decided here, or the base."""
+        return self.shelf.base_height + len(self.decisions)
+
+    def decided(self, first: int, limit: int = 1) -> list[Decide]:
+        """Up to ``limit`` decisions from height ``first`` on; none of heights below the base."""
+        position = first - self.shelf.base_height - 1
+        return self.decisions[position : position + limit] if position >= 0 else []
 
 
 class SimulatedMember:
@@ -122,6 +134,7 @@ class SimulatedMember:
         self.changes: dict[int, Change] = {}
         """What its owner endorses, by kind of change; the latest of each kind, and of STOP and RESUME."""
         self.incarnation = 0
+        self.taker = Taker(self)
         self._first_intent = intent
         self._free_at_ms = 0
         self._verified: deque[bytes] = deque(maxlen=VERIFIED_KEPT)
@@ -140,7 +153,9 @@ class SimulatedMember:
     @property
     def ledger(self) -> LedgerState:
         """After the last block that is on the disk."""
-        return self.disk.decisions[-1].ledger if self.disk.decisions else self.cluster.genesis
+        if self.disk.decisions:
+            return self.disk.decisions[-1].ledger
+        return self.cluster.genesis if self.disk.shelf.base is None else self.disk.shelf.base
 
     # ---- up and down
 
@@ -225,8 +240,26 @@ class SimulatedMember:
             self._began_ms = None
             self.after(0, DeltaMeasured(delta_ms=int(2 * statistics.median(self._decision_ms))))
 
+    def receive_snapshot(self, donor: bytes, given: SnapshotGiven) -> None:
+        """Take over what holds, in one write, and start again from the disk."""
+        if self.replica is None:
+            return
+        ledger = self.taker.receive(donor, given)
+        if ledger is None:
+            return
+        self.cluster.checks.taken_over(self, ledger)
+        disk = self.disk
+        disk.shelf.install(ledger, given.links)
+        disk.decisions = []
+        disk.votes = [vote for vote in disk.votes if vote.height > ledger.height]
+        disk.blocks = {name: block for name, block in disk.blocks.items() if block.height > ledger.height}
+        self.cluster.takeovers += 1
+        self.crash()
+        self.start()
+
     def hear_head(self, event: HeadAnnounced) -> None:
         """By its signer itself, on a connection of this process."""
+        self.taker.heard(event.peer, event.height)
         if self.amnesia is not None:
             self.amnesia.heard(event.peer, event.height, self.ledger)
 
@@ -289,6 +322,8 @@ class SimulatedMember:
                     self.cluster.checks.decided(self, effect)
                     self.cluster.decided(self, effect)
                 self.disk.decisions.append(effect)
+                if self.cluster.faults.snapshots:
+                    self.disk.shelf.decided(effect)
                 height = ledger.height
                 self.disk.votes = [vote for vote in self.disk.votes if vote.height > height]
                 self.disk.blocks = {n: b for n, b in self.disk.blocks.items() if b.height > height}
@@ -389,6 +424,8 @@ class SimulatedMember:
     def _pursue(self) -> None:
         assert self.replica is not None
         self._try_to_remember()
+        if self.cluster.faults.snapshots and self.honest:
+            self.taker.look()
         if self.replica.is_behind or self.replica.pool.own():
             return
         request, self.disk.intent = wanted(
@@ -426,8 +463,7 @@ class SimulatedMember:
 
     def block(self, height: int, name: bytes) -> Block | None:
         """For a member that fetches."""
-        if 0 < height <= len(self.disk.decisions):
-            decided = self.disk.decisions[height - 1]
+        for decided in self.disk.decided(height):
             return decided.block if decided.certificate.block_id == name else None
         return self.replica.block(name) if self.replica is not None else None
 

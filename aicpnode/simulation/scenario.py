@@ -10,12 +10,12 @@ import random
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aicpnode.replication.intent import Wish
 from aicpnode.simulation.cluster import Behaviour, Cluster, Observer, Violation
 from aicpnode.simulation.crypto import simulated_key
-from aicpnode.simulation.faults import FAULTS, Fault, Faults, chosen_faults, draw_faults
+from aicpnode.simulation.faults import FAULTS, SNAPSHOTS_SHARE, Fault, Faults, chosen_faults, draw_faults
 from consensus.messages import Change, ChangeKind
 from consensus.types import CLAMP_FROM_POWER
 
@@ -72,6 +72,8 @@ class Scenario:
             joiners = []
         lying = sum(behaviour is not Behaviour.HONEST for behaviour in (*founders, *joiners))
         drawn = draw_faults(rng, chosen, disk_losses_max=max(0, faulty - lying))
+        if Fault.SNAPSHOTS in chosen:
+            drawn = replace(drawn, snapshots=random.Random(f"snapshots/{seed}").random() < SNAPSHOTS_SHARE)
         quiet = drawn.quiet_after_ms
         wishes = [
             (rng.randint(0, quiet), rng.randrange(count), rng.choice(WISHES)) for _ in range(rng.choice((0, 0, 2, 5)))

@@ -75,6 +75,11 @@ class Checks:
             self.progress.decided(member, decision)
         self.durability.decided(member, decision)
 
+    def taken_over(self, member: SimulatedMember, ledger: LedgerState) -> None:
+        """It is about to begin at a state that it was given."""
+        self.agreement.taken_over(member, ledger)
+        self.durability.passed(member, ledger.height)
+
     def sent(self, member: SimulatedMember, message: Vote | Operation) -> None:
         self.durability.sent(member, message)
 

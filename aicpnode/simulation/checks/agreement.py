@@ -175,8 +175,8 @@ class Agreement:
     def decided(self, member: SimulatedMember, decision: Decide) -> bool:
         """Invariants 1, 5, 6, 7, 9 and 10 at the moment of a decision; whether it is the first of its height."""
         height, certificate = decision.ledger.height, decision.certificate
-        if height != len(member.disk.decisions) + 1:
-            raise Violation(f"invariant 7: {member.name} decides {height} after {len(member.disk.decisions)}")
+        if height != member.disk.head + 1:
+            raise Violation(f"invariant 7: {member.name} decides {height} after {member.disk.head}")
         self._holds(certificate, decision.before.roster)
         for proof in decision.prepares:
             self._holds(proof, decision.before.roster)
@@ -226,6 +226,14 @@ class Agreement:
             )
             if yes < quorum_of(roster):
                 raise Violation(f"invariant 6: proposal of {author} included with power {yes}")
+
+    def taken_over(self, member: SimulatedMember, ledger: LedgerState) -> None:
+        """Invariant 7: whatever anybody gave it, it is the state that the decided blocks lead to."""
+        known = self._ledgers[ledger.height] if ledger.height < len(self._ledgers) else None
+        if known is None or known.content() != ledger.content():
+            raise Violation(f"invariant 7: {member.name} takes over another state of height {ledger.height}")
+        if ledger.height <= member.ledger.height:
+            raise Violation(f"invariant 7: {member.name} falls back to height {ledger.height}")
 
     def restarted(self, member: SimulatedMember, ledger: LedgerState) -> None:
         """Invariant 7: a restart reproduces the same ledger and state hash."""

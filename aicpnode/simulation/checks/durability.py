@@ -64,16 +64,19 @@ class Durability:
             raise Violation(f"invariant 3: {member.name} sent two contents in slot {at}")
         if known is not None:
             return  # durable when it left first; a member that lost its disk passes it on as part of somebody's proof
-        is_past = message.height <= len(member.disk.decisions)
+        is_past = message.height <= member.disk.head
         if not is_past and self._on_disk.get(member.key, {}).get(at) != message:
             raise Violation(f"invariant 3: {message.kind.name} of {member.name} left before it was durable")
         sent[at] = message
 
     def decided(self, member: SimulatedMember, decision: Decide) -> None:
         """Votes up to this height may go from the disk; what was sent stays here."""
+        self.passed(member, decision.ledger.height)
+
+    def passed(self, member: SimulatedMember, height: int) -> None:
+        """Also by taking over a state of others."""
         kept = self._on_disk.get(member.key)
         if kept:
-            height = decision.ledger.height
             self._on_disk[member.key] = {at: vote for at, vote in kept.items() if at[1] > height}
 
     def lost(self, member: SimulatedMember) -> None:

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from aicpnode.replication.applier import BODIES_KEPT_ROUNDS
-from aicpnode.replication.takeover import BODIES_PATIENCE_S, SNAPSHOT_GAP, Need, Position, Reason, need
+from aicpnode.replication.takeover import (
+    BLOCKS_PATIENCE_S,
+    BODIES_PATIENCE_S,
+    SNAPSHOT_GAP,
+    Need,
+    Position,
+    Reason,
+    need,
+)
 
 AT_HOME = Position(head=500, applied=500, base=0, furthest=500)
 GAP = 100
@@ -30,6 +38,13 @@ def test_waiting_long_for_bodies_wants_a_snapshot_beyond_them() -> None:
     assert need(waiting, gap=GAP) is None
     longer = replace(waiting, waits_for_bodies_s=BODIES_PATIENCE_S + 1)
     assert need(longer, gap=GAP) == Need(reason=Reason.BODIES_MISSING, least=481)
+
+
+def test_next_block_that_nobody_gives_wants_a_snapshot_beyond_it() -> None:
+    still = replace(AT_HOME, furthest=510, stands_still_s=BLOCKS_PATIENCE_S)
+    assert need(still, gap=GAP) is None
+    longer = replace(still, stands_still_s=BLOCKS_PATIENCE_S + 1)
+    assert need(longer, gap=GAP) == Need(reason=Reason.BLOCKS_MISSING, least=501)
 
 
 def test_diverged_node_takes_any_state_at_first_and_a_later_one_if_it_diverges_there_again() -> None:
