@@ -193,5 +193,10 @@ def test_a_kind_that_nobody_wants_is_counted():
 
 
 def test_large_answers_do_not_travel_among_votes():
-    assert {kind for kind in Kind if lane_of(kind) is Lane.BULK} == {Kind.BLOCK, Kind.DECISIONS, Kind.CHECKPOINT}
+    assert {kind for kind in Kind if lane_of(kind) is Lane.BULK} == {
+        Kind.BLOCK,
+        Kind.DECISIONS,
+        Kind.HEADERS,
+        Kind.CHECKPOINT,
+    }
     assert {lane_of(kind) for kind in Kind} == {Lane.BULK, Lane.VOTES}
