@@ -44,6 +44,8 @@ Votes = tuple[tuple[int, bytes], ...]
 
 
 class Forger:
+    """Makes what liars send, from one source of randomness."""
+
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
         self._cluster = cluster
         self._random = rng

@@ -17,6 +17,8 @@ VIEWS_KEPT = PAST_VIEWS_KEPT + 2
 
 
 class Bounds:
+    """Looks, every so many steps, whether a replica holds more than O(n) of anything (invariant 11)."""
+
     def __init__(self) -> None:
         self._steps = 0
 
