@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
+import os
 import random
 import sys
 import time
@@ -200,25 +202,32 @@ def play(scenario: Scenario, observer: Observer | None = None) -> Outcome:
     return Outcome(seed=scenario.seed, decided=cluster.run(until=is_enough, limit_ms=LIMIT_MS), cluster=cluster)
 
 
-def search(first: int, last: int, *, seconds: float) -> tuple[int, list[str]]:
-    """Run seeds from ``first`` up to ``last`` for at most so long; (how many ran, what went wrong)."""
-    ends = time.monotonic() + seconds
+def examine(seed: int) -> str:
+    """What went wrong with ``seed``, in one line; empty if nothing did."""
+    try:
+        outcome = run(seed)
+    except Violation as violation:
+        return f"seed {seed}: {violation}"
+    return "" if outcome.decided else str(outcome)
+
+
+def search(first: int, last: int, *, seconds: float, jobs: int = 1) -> tuple[int, list[str]]:
+    """Run seeds from ``first`` up to ``last`` for at most so long, in so many processes; (how many ran, what went
+    wrong)."""
+    ends, ran = time.monotonic() + seconds, 0
     wrong: list[str] = []
-    for count, seed in enumerate(range(first, last)):
-        if time.monotonic() > ends:
-            return count, wrong
-        try:
-            outcome = run(seed)
-        except Violation as violation:
-            wrong.append(f"seed {seed}: {violation}")
-        else:
-            if not outcome.decided:
-                wrong.append(str(outcome))
-    return last - first, wrong
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for fault in pool.imap_unordered(examine, range(first, last)):
+            ran += 1
+            if fault:
+                wrong.append(fault)
+            if time.monotonic() > ends:
+                break
+    return ran, wrong
 
 
-__all__ = ["FAULTS", "Fault", "Faults", "Outcome", "Scenario", "play", "run", "search"]
+__all__ = ["FAULTS", "Fault", "Faults", "Outcome", "Scenario", "examine", "play", "run", "search"]
 
 if __name__ == "__main__":
-    ran, faults = search(int(sys.argv[1]), int(sys.argv[2]), seconds=float(sys.argv[3]))
+    ran, faults = search(int(sys.argv[1]), int(sys.argv[2]), seconds=float(sys.argv[3]), jobs=os.cpu_count() or 1)
     sys.stdout.write("\n".join([*faults, f"{ran} seeds, {len(faults)} wrong", ""]))

@@ -21,19 +21,29 @@ from consensus.events import Decide, Received
 from consensus.messages import ChangeKind, Commit
 from consensus.types import MemberStatus
 
-CHUNK = 8
+CHUNK = 25
+SEEDS = 2_000
+LARGE = range(10, 17)
+LARGE_SEEDS = 4
 CALM = Faults(late_share=0.0, quiet_after_ms=0)
 
 
-@pytest.mark.parametrize("first", range(0, 12 * CHUNK, CHUNK))
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_seeds_decide_and_break_no_invariant(first: int) -> None:
     for seed in range(first, first + CHUNK):
         outcome = run(seed)
         assert outcome.decided, str(outcome)
 
 
+@pytest.mark.parametrize("nodes", LARGE)
+def test_seeds_of_larger_clusters_decide_and_break_no_invariant(nodes: int) -> None:
+    for seed in range(LARGE_SEEDS):
+        outcome = play(Scenario.draw(seed, nodes=nodes))
+        assert outcome.decided, str(outcome)
+
+
 def test_scenarios_cover_what_they_should() -> None:
-    drawn = [Scenario.draw(seed) for seed in range(12 * CHUNK)]
+    drawn = [Scenario.draw(seed) for seed in range(100)]
     assert {len(scenario.founders) for scenario in drawn} == {1, 2, 3, 4, 5, 7}
     assert {behaviour for scenario in drawn for behaviour in scenario.founders} == set(Behaviour)
     for fault in FIELDS:
