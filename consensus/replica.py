@@ -605,7 +605,7 @@ class Replica:
             valid_view=self.valid_view,
             valid_id=self.valid_id,
             round=self.ledger.round,
-            ready=opinion is not None and opinion.ready,
+            ready=self._is_ready,
             entries=() if opinion is None else self._still_judged(opinion),
             signer=self.key,
             certificate=self.valid_certificate,
@@ -618,10 +618,18 @@ class Replica:
         """Without authors that were suspended since the round began."""
         return tuple(entry for entry in opinion.entries if entry.author_index in self.roster.authors)
 
+    @property
+    def _is_ready(self) -> bool:
+        """For a decision on the running round. Without contributors nobody is, whatever was said while there were some:
+        members would decide empty blocks without end."""
+        opinion = self.opinion
+        if opinion is None or opinion.round != self.ledger.round or not opinion.ready:
+            return False
+        return bool(self.ledger.contributors())
+
     def _has_reason_to_ballot(self) -> bool:
         """Ready, or an operation has waited, or F+1 power asks for an unready decision."""
-        opinion = self.opinion
-        if opinion is not None and opinion.round == self.ledger.round and opinion.ready:
+        if self._is_ready:
             return True
         if self.pool.has_ripe(self.ledger):
             return True

@@ -57,6 +57,12 @@ def test_unready_opinion_is_no_reason_for_a_ballot() -> None:
     assert said(table.opine(ready=True), Ballot)
 
 
+def test_nobody_is_ready_for_a_round_to_which_nobody_contributes_any_more() -> None:
+    """Once ready, always ready: with the last contributor gone, empty blocks would follow each other without end."""
+    table = Playbook(founders(4, until_round=0))
+    assert not said(table.opine(ready=True), Ballot)
+
+
 def test_opinion_of_another_round_is_not_used() -> None:
     table = Playbook(founders(4, until_round=9))
     assert not said(table.opine(round_=1), Ballot)
