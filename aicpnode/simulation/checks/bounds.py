@@ -16,6 +16,19 @@ VIEWS_KEPT = PAST_VIEWS_KEPT + 2
 """Per sender: the last ones, the current one and one of the future."""
 
 
+def size_limits(members: int) -> dict[str, int]:
+    """What ``Replica.statistics`` may say at most with so many on the roster."""
+    return {
+        "blocks": BLOCKS_KEPT,
+        "certificates": 2 * CERTIFICATES_KEPT,
+        "statements": 2 * members * STATEMENTS_PER_MEMBER_MAX,
+        "votes": members * VIEWS_KEPT * VOTE_KINDS,
+        "previous_votes": members * VIEWS_KEPT * VOTE_KINDS,
+        "early_votes": members * VOTE_KINDS,
+        "operations": OPERATIONS_KEPT,
+    }
+
+
 class Bounds:
     """Looks, every so many steps, whether a replica holds more than O(n) of anything (invariant 11)."""
 
@@ -30,19 +43,10 @@ class Bounds:
     @staticmethod
     def _sizes(replica: Replica) -> None:
         sizes = replica.statistics()
-        roster = len(replica.roster.members)
-        limits = {
-            "blocks": BLOCKS_KEPT,
-            "certificates": 2 * CERTIFICATES_KEPT,
-            "statements": 2 * roster * STATEMENTS_PER_MEMBER_MAX,
-            "votes": roster * VIEWS_KEPT * VOTE_KINDS,
-            "previous_votes": roster * VIEWS_KEPT * VOTE_KINDS,
-            "early_votes": roster * VOTE_KINDS,
-            "operations": OPERATIONS_KEPT,
-        }
+        limits = size_limits(len(replica.roster.members))
         for name, limit in limits.items():
             if sizes[name] > limit:
                 raise Violation(f"invariant 11: {sizes[name]} {name}, at most {limit}")
 
 
-__all__ = ["Bounds"]
+__all__ = ["Bounds", "size_limits"]
