@@ -15,6 +15,7 @@ from aicpnode.envelop.signing import seal
 from aicpnode.network.bodies import BodySource, Namespace
 from aicpnode.replication.snapshot_store import SnapshotOffer, SnapshotStore
 from aicpnode.replication.takeover import Reason
+from aicpnode.storage.database import Database
 from consensus.messages import CommitCert
 
 ROUNDS = 13
@@ -108,6 +109,35 @@ async def test_small_gap_is_replayed_block_by_block(make_network) -> None:
     await network.until(lambda: newcomer.driver.applied_height >= members[0].driver.head, "caught up", [newcomer])
     assert newcomer.database.base_height() == 0
     assert len(newcomer.application.applied) == ROUNDS
+
+
+async def test_member_that_waits_in_vain_for_old_bodies_takes_a_snapshot_beyond_them(make_network) -> None:
+    network = make_network(4)
+    members = await run_rounds(network)
+    newcomer = network.member(4, bodies_from=BODIES_FROM)
+    await newcomer.start()
+    await network.until(lambda: newcomer.driver.applied_height >= members[0].driver.head, "caught up", [newcomer])
+    assert said(newcomer, Reason.BODIES_MISSING.value)
+    network.assert_equal([*members, newcomer])
+    # All blocks came in sequence, only the state did not: the member has, and serves, every one of them.
+    assert len(newcomer.database.decisions(1, 1 << 30)) == newcomer.database.head()
+
+
+async def test_lost_snapshot_at_the_base_is_taken_again(make_network) -> None:
+    network = make_network(4)
+    members = await run_rounds(network)
+    newcomer = newcomer_of(network, 4)
+    await newcomer.start()
+    await network.until(lambda: newcomer.driver.applied_height >= members[0].driver.head, "caught up", [newcomer])
+    await newcomer.stop()
+    for file in (newcomer.directory / "snapshots").iterdir():
+        file.unlink()
+    newcomer.notices.clear()
+    await newcomer.start()
+    await network.until(lambda: newcomer.application.state == members[0].application.state, "again", [newcomer])
+    assert said(newcomer, Reason.STATE_LOST.value)
+    await network.until(lambda: newcomer.driver.is_applied, "applied", [newcomer])
+    network.assert_equal([*members, newcomer])
 
 
 # ---- lying donors
@@ -307,9 +337,18 @@ async def test_ledger_state_with_more_power_for_a_friend_is_refused(make_network
 # ---- crashes
 
 
-async def test_crash_while_a_snapshot_is_being_taken_over_leaves_the_old_state_or_the_new_one(
-    make_network, monkeypatch
-) -> None:
+async def fail(network, member) -> None:
+    """Start a member, and see it fail alone."""
+    with pytest.raises(BaseExceptionGroup):
+        async with network.nested() as nursery:
+            member.nursery = nursery
+            await member.start()
+            await member.stopped.wait()
+    member.nursery = None
+    network.hub.unplug(member.key)
+
+
+async def test_crash_before_a_snapshot_is_taken_over_leaves_the_old_state(make_network, monkeypatch) -> None:
     network = make_network(4)
     members = await run_rounds(network)
     newcomer = newcomer_of(network, 4)
@@ -323,15 +362,34 @@ async def test_crash_while_a_snapshot_is_being_taken_over_leaves_the_old_state_o
 
     original = SnapshotStore.install
     monkeypatch.setattr(SnapshotStore, "install", crash_inside)
-    with pytest.raises(BaseExceptionGroup):
-        async with network.nested() as nursery:
-            newcomer.nursery = nursery
-            await newcomer.start()
-            await newcomer.stopped.wait()
+    await fail(network, newcomer)
     assert steps == ["inside"]
-    newcomer.nursery = None
     monkeypatch.setattr(SnapshotStore, "install", original)
+    with Database.open(newcomer.directory) as database:
+        assert (database.base(), database.snapshots()) == (None, [])
     await newcomer.start()
-    assert newcomer.driver.head == 0 or newcomer.database.base_height() == 0
     await network.until(lambda: newcomer.driver.applied_height >= members[0].driver.head, "caught up", [newcomer])
+    network.assert_equal([*members, newcomer])
+
+
+async def test_crash_after_a_snapshot_is_taken_over_leaves_the_new_state(make_network, monkeypatch) -> None:
+    network = make_network(4)
+    members = await run_rounds(network)
+    newcomer = newcomer_of(network, 4)
+    restore = type(members[0].application).restore
+
+    async def crash(self, digest: bytes, model_hash: bytes) -> None:
+        raise OSError("the machine is gone")
+
+    monkeypatch.setattr(type(members[0].application), "restore", crash)
+    await fail(network, newcomer)
+    monkeypatch.setattr(type(members[0].application), "restore", restore)
+    with Database.open(newcomer.directory) as database:
+        base = database.base_height()
+    assert base > 0
+    newcomer.notices.clear()
+    await newcomer.start()
+    assert newcomer.driver.applied_height >= base
+    await network.until(lambda: newcomer.driver.applied_height >= members[0].driver.head, "caught up", [newcomer])
+    assert not said(newcomer, "took over"), "once is enough"
     network.assert_equal([*members, newcomer])
