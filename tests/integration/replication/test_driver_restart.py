@@ -52,13 +52,16 @@ async def test_all_drivers_restarted_together_keep_what_was_decided(make_network
 
 
 async def test_case_C23_driver_whose_state_is_not_the_certified_one_signs_nothing_more(make_network) -> None:
+    """Nobody has a snapshot to give it here, so it stays so."""
     network = make_network(4)
-    members = [network.member(index, rounds=ROUNDS) for index in range(3)]
-    deviant = network.member(3, rounds=ROUNDS, lie_in_round=4)
+    settings = {"snapshot_rounds": 10 * ROUNDS}
+    members = [network.member(index, rounds=ROUNDS, settings=settings) for index in range(3)]
+    deviant = network.member(3, rounds=ROUNDS, lie_in_round=4, settings=settings)
     await network.start_all([*members, deviant])
     await network.until(lambda: all(m.driver.ledger.round >= ROUNDS for m in members), "rounds", members)
     await network.until(lambda: deviant.driver.replica.diverged, "it notices", [deviant])
-    assert any(notice.level == "error" and "signs nothing any more" in notice.text for notice in deviant.notices)
+    await network.until(lambda: any("signs nothing any more" in n.text for n in deviant.notices), "it says so")
+    assert all(n.level == "error" for n in deviant.notices if "signs nothing any more" in n.text)
     assert max(network.hub.heights_voted(deviant.key)) < members[0].driver.head
     assert network.assert_equal(members) >= ROUNDS
 
