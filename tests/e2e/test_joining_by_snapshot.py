@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from aicpnode.replication.takeover import SNAPSHOT_GAP
 from aicpnode.training.presets import default_genesis
 
-ROUNDS = SNAPSHOT_GAP + 15
+ROUNDS = 2 * SNAPSHOT_GAP + 50
+"""Blocks are replayed until the snapshot is certain, and a short run is replayed before that."""
 ROUND_MS = 100
 
 
+@pytest.mark.slow
 def test_newcomer_to_a_long_run_takes_over_a_certified_snapshot(found, launch, until) -> None:
     fast = replace(default_genesis().round, round_ms=ROUND_MS)
     cluster = found(1, arguments={0: ("--train-rounds", str(ROUNDS))}, round=fast)

@@ -33,8 +33,10 @@ def test_three_honest_members_stay_equal_beside_one_that_is(found, fault) -> Non
     cluster.assert_equal_rounds(ROUNDS, honest)
     statuses = [node.status() for node in honest]
     assert not any(status["diverged"] or status["paused"] for status in statuses)
-    assert {entry["name"] for entry in refused()} <= {"n3"} and all(entry["reason"] for entry in refused())
+    assert all(entry["reason"] for entry in refused())
     if fault != "equivocate":
+        # Of the three that a ban leaves everyone is needed, and who is late in a round is left out of it.
+        assert {entry["name"] for entry in refused()} <= {"n3"}
         assert included()["n3"] is None
         assert all(status["equivocations"] == 0 for status in statuses)
 
