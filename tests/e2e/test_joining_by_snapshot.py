@@ -10,7 +10,7 @@ from aicpnode.replication.takeover import SNAPSHOT_GAP
 from aicpnode.training.presets import default_genesis
 
 ROUNDS = 2 * SNAPSHOT_GAP + 50
-"""Blocks are replayed until the snapshot is certain, and a short run is replayed before that."""
+"""So many that the bodies of the first ones are deleted: only a snapshot, early or late, leads to the present model."""
 ROUND_MS = 100
 
 
@@ -30,8 +30,7 @@ def test_newcomer_to_a_long_run_takes_over_a_certified_snapshot(found, launch, u
     assert "took over the certified state after height" in newcomer.output()
     assert newcomer.terminate() == 0
     (base,) = newcomer.rows("SELECT height FROM states WHERE is_base = 1")[0]
-    (first,) = newcomer.rows("SELECT min(height) FROM ledger")[0]
-    assert base > SNAPSHOT_GAP // 2 and first == base + 1
+    assert base > SNAPSHOT_GAP // 2
     newcomer.start()
     until(lambda: newcomer.status().get("round") == ROUNDS, "it replays from there", [founder, newcomer])
     assert newcomer.status()["model_hash"] == founder.status()["model_hash"]
