@@ -42,8 +42,8 @@ class PrepareCerts:
             return False
         self._on_verified(certificate)
         self.remember(certificate)
-        if view > above:
-            self._to_learn.setdefault(view, certificate)
+        if certificate.view > above:
+            self._to_learn.setdefault(certificate.view, certificate)
             if len(self._to_learn) > CERTIFICATES_KEPT:
                 del self._to_learn[min(self._to_learn)]
         return True
