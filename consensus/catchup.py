@@ -5,9 +5,13 @@ A claimed height is a hint: a liar costs one request, then the next peer is aske
 
 from __future__ import annotations
 
+from collections import Counter
+
 STRANGERS_KEPT = 64
 """Peers that are no members and whose claims are kept. All members' claims are: strangers cannot crowd them out."""
 RETRY_MAX_MS = 5_000
+FRUITLESS_KEPT = 256
+"""Peers that were asked in vain and are remembered; with more of them, all begin anew."""
 
 
 class CatchUp:
@@ -21,6 +25,10 @@ class CatchUp:
         self._asked: list[bytes] = []
         self._attempts = 0
         self._waiting = False
+        self._unanswered = False
+        """Whether nothing has come since the last request."""
+        self._fruitless: Counter[bytes] = Counter()
+        """Requests that brought nothing, of those that claim to be ahead."""
 
     def heard(self, peer: bytes, head: int, height: int, *, is_member: bool) -> bool:
         """``peer`` claims to have decided ``head``. True if a request should be scheduled now."""
@@ -49,12 +57,21 @@ class CatchUp:
     def next_target(self, height: int) -> bytes | None:
         """The next peer to ask for ``height``: each of those ahead once, then again.
 
-        First whoever was asked last when decisions came, then members, then the furthest: a liar is not asked first
-        after every answer.
+        First whoever was asked last when decisions came, then members, then those that were asked in vain least often,
+        then the furthest. So a liar is not asked first after every answer, nor one that answers now and then, however
+        much it claims.
         """
-        ahead = sorted(self.ahead(height), key=lambda k: (k != self._donor, k in self._strangers, -self._heads[k], k))
+        if self._unanswered and self._asked:
+            if len(self._fruitless) >= FRUITLESS_KEPT:
+                self._fruitless.clear()
+            self._fruitless[self._asked[-1]] += 1
+            if self._asked[-1] == self._donor:
+                self._donor = None
+        self._unanswered = False
+        ahead = sorted(self.ahead(height), key=self._rank)
         if not ahead:
             self._waiting = False
+            self._fruitless.clear()
             return None
         fresh = [key for key in ahead if key not in self._asked]
         if not fresh:
@@ -67,13 +84,18 @@ class CatchUp:
             fresh = ahead
         self._asked.append(fresh[0])
         self._attempts += 1
+        self._unanswered = True
         return fresh[0]
+
+    def _rank(self, key: bytes) -> tuple[bool, bool, int, int, bytes]:
+        return key != self._donor, key in self._strangers, self._fruitless[key], -self._heads[key], key
 
     def retry_ms(self, delta_ms: int) -> int:
         return min(delta_ms << min(self._attempts, 6), RETRY_MAX_MS)
 
     def served(self) -> None:
         """Decisions came that were asked for."""
+        self._unanswered = False
         if self._asked:
             self._donor = self._asked[-1]
 

@@ -60,6 +60,22 @@ def test_lying_member_is_asked_once_and_not_after_every_answer() -> None:
         assert catchup.next_target(height) == A
 
 
+def test_liar_that_answers_now_and_then_is_not_asked_first_again() -> None:
+    """One decision made it the donor, and its claim, never reached, kept it first after every answer of others."""
+    catchup = CatchUp(ME)
+    catchup.heard(LIAR, 1 << 62, 1, is_member=True)
+    catchup.heard(A, 200, 1, is_member=True)
+    assert catchup.next_target(1) == LIAR
+    catchup.served()
+    catchup.progressed()
+    assert [catchup.next_target(2), catchup.next_target(2)] == [LIAR, A], "the donor kept its answer back"
+    catchup.served()
+    catchup.progressed()
+    assert catchup.next_target(18) == A
+    catchup.heard(B, 300, 18, is_member=True)
+    assert catchup.next_target(201) == B, "whoever was never asked in vain comes before a liar, whatever that claims"
+
+
 def test_strangers_cannot_crowd_out_members() -> None:
     catchup = CatchUp(ME)
     for number in range(10 * STRANGERS_KEPT):
