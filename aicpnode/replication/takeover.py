@@ -92,8 +92,9 @@ def need(at: Position, *, gap: int) -> Need | None:
         return Need(reason=Reason.STATE_LOST, least=at.base)
     if at.waits_for_bodies_s is not None and at.waits_for_bodies_s > BODIES_PATIENCE_S:
         return Need(reason=Reason.BODIES_MISSING, least=at.applied + 1)
-    if at.furthest - at.head > gap:
-        return Need(reason=Reason.FAR_BEHIND, least=at.head + 1 + gap // 2)
+    if at.furthest - at.applied > gap:
+        # Of the state, not of blocks: those come quickly, while the bodies behind them may be gone.
+        return Need(reason=Reason.FAR_BEHIND, least=at.applied + 1 + gap // 2)
     if at.stands_still_s > BLOCKS_PATIENCE_S:
         return Need(reason=Reason.BLOCKS_MISSING, least=at.head + 1)
     return None

@@ -33,6 +33,11 @@ def test_far_behind_wants_a_snapshot_that_is_worth_it() -> None:
     assert found == Need(reason=Reason.FAR_BEHIND, least=501 + GAP // 2)
 
 
+def test_blocks_without_the_state_after_them_are_still_far_behind() -> None:
+    at = replace(AT_HOME, applied=300)
+    assert need(at, gap=GAP) == Need(reason=Reason.FAR_BEHIND, least=301 + GAP // 2)
+
+
 def test_waiting_long_for_bodies_wants_a_snapshot_beyond_them() -> None:
     waiting = replace(AT_HOME, applied=480, waits_for_bodies_s=BODIES_PATIENCE_S)
     assert need(waiting, gap=GAP) is None
