@@ -37,7 +37,7 @@ def found_run_folder(
     path = folder / GENESIS_FILE
     if path.exists():
         raise UserError(f"{folder} holds a run already.", advice="Choose another folder, or move it away.")
-    with Blobs(folder / GENESIS_BLOBS_FOLDER) as blobs:
+    with Blobs.open(folder / GENESIS_BLOBS_FOLDER) as blobs:
         genesis = make_genesis(
             name=name,
             founders=tuple(founders),

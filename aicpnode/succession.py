@@ -75,7 +75,7 @@ def found_successor(
             raise UserError(f"The node in {data_dir} never took part in a run.", advice="Name another --data-dir.")
         old = Genesis.decode(stored)
         bequest = _find(wanted, database, old_blobs, checkpoints_dir, old)
-        new_blobs = stack.enter_context(Blobs(folder / GENESIS_BLOBS_FOLDER))
+        new_blobs = stack.enter_context(Blobs.open(folder / GENESIS_BLOBS_FOLDER))
         for shard in old.data.shards:
             if old_blobs.has(shard.sha256):  # else the founders have them, or find them at each other
                 new_blobs.put(old_blobs.get(shard.sha256))

@@ -1,14 +1,14 @@
 """From ballots to a block, and what makes a fresh block valid (consensus specification, section 3, rules 4 to 6).
 
 Verdicts are opinions; the certificate is the fact. A leader may leave ballots out but can insert nothing: every
-verdict in a block is covered by its signer's signature, which ``validate_block`` rebuilds and verifies.
+verdict in a block is covered by its signer's signature, which ``judge_block`` rebuilds and verifies.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from consensus.membership import LedgerState, apply_training, next_state, select_operations
@@ -248,12 +248,48 @@ def observers_of(block: Block, ledger: LedgerState) -> tuple[Ballot, ...] | None
     return tuple(ballots)
 
 
-def refuse_block(block: Block, *, ledger: LedgerState, crypto: Crypto) -> str | None:
-    """Why ``block`` is not a valid fresh block on ``ledger``, or None.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a member found out about a fresh block."""
+
+    refusal: str | None
+    """Why it is not valid, or None."""
+    ballots: tuple[Ballot, ...] = ()
+    """The verified ballots of ACTIVE members in a valid block."""
+    after: LedgerState | None = None
+    """The state after a valid block."""
+
+
+def judge_block(block: Block, *, block_id: bytes, ledger: LedgerState, crypto: Crypto) -> Judgement:
+    """Whether ``block``, whose id is ``block_id``, is a valid fresh block on ``ledger``.
 
     The receiver compares ``header.state_hash`` and ``header.origin_view`` itself, and has checked that the roots bind
     the body (``block_binds``).
     """
+    header, body, roster = block.header, block.body, ledger.roster
+    if refusal := _refuse_place(block, ledger, crypto):
+        return Judgement(refusal=refusal)
+    ballots, observers = ballots_of(block, ledger), observers_of(block, ledger)
+    if ballots is None or observers is None:
+        return Judgement(refusal="ballots of nobody on the roster")
+    if refusal := _refuse_ballots(ballots, observers, body, roster, crypto):
+        return Judgement(refusal=refusal)
+    if body.training is not None:
+        if ready_power(ballots, roster) < roster.quorum or not ledger.contributors():
+            return Judgement(refusal="training without a ready quorum")
+        if body.training.included != certified(ballots, roster):
+            return Judgement(refusal="included proposals are not the certified ones")
+    if not all(operation_holds(crypto, operation) for operation in body.operations):
+        return Judgement(refusal="operation with a bad signature")
+    after = next_state(ledger, body, block_id=block_id)
+    if after is None:
+        return Judgement(refusal="operation that is not valid in order")
+    if header.next_roster_hash != roster_hash(crypto, after.roster):
+        return Judgement(refusal="wrong next roster")
+    return Judgement(refusal=None, ballots=ballots, after=after)
+
+
+def _refuse_place(block: Block, ledger: LedgerState, crypto: Crypto) -> str | None:
     header, body, roster = block.header, block.body, ledger.roster
     if header.height != ledger.height + 1 or header.previous_block_id != ledger.block_id:
         return "does not build on this ledger"
@@ -263,23 +299,6 @@ def refuse_block(block: Block, *, ledger: LedgerState, crypto: Crypto) -> str | 
         return "too large"
     if body.training is not None and body.training.round != ledger.round:
         return "training of another round"
-    ballots, observers = ballots_of(block, ledger), observers_of(block, ledger)
-    if ballots is None or observers is None:
-        return "ballots of nobody on the roster"
-    if refusal := _refuse_ballots(ballots, observers, body, roster, crypto):
-        return refusal
-    if body.training is not None:
-        if ready_power(ballots, roster) < roster.quorum or not ledger.contributors():
-            return "training without a ready quorum"
-        if body.training.included != certified(ballots, roster):
-            return "included proposals are not the certified ones"
-    if not all(operation_holds(crypto, operation) for operation in body.operations):
-        return "operation with a bad signature"
-    after = next_state(ledger, body, block_id=_UNKNOWN_ID)
-    if after is None:
-        return "operation that is not valid in order"
-    if header.next_roster_hash != roster_hash(crypto, after.roster):
-        return "wrong next roster"
     return None
 
 

@@ -34,8 +34,11 @@ def observe(before: LedgerState, state: LedgerState, body: Body) -> LedgerState:
 def _see(before: LedgerState, state: LedgerState, body: Body) -> LedgerState:
     standings = list(state.standings)
     for record in body.ballots:
-        if record.signer_index < len(before.standings):
-            standings[record.signer_index] = replace(standings[record.signer_index], seen_round=before.round)
+        if record.signer_index >= len(before.standings):
+            continue
+        standing = standings[record.signer_index]
+        if standing.seen_round != before.round:
+            standings[record.signer_index] = replace(standing, seen_round=before.round)
     return replace(state, standings=tuple(standings))
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from consensus.blocks import ballot_is_well_formed, ballots_of, build_block, ready_power, refuse_block
+from consensus.blocks import Judgement, ballot_is_well_formed, build_block, judge_block, ready_power
 from consensus.catchup import CatchUp
 from consensus.certificates import PrepareCerts
 from consensus.events import (
@@ -144,7 +144,8 @@ class Replica:
         self.valid_certificate: PrepareCert | None = None
         self.entry: tuple[Vote, ...] = ()
         self.blocks: dict[bytes, Block] = {}
-        self._validity: dict[bytes, bool] = {}
+        self._judged: dict[bytes, Judgement] = {}
+        """Of the kept blocks those that were looked at."""
         self._certificates = PrepareCerts(self.height, self.roster, self._crypto, self._on_certificate)
         self._wanted: dict[bytes, tuple[tuple[bytes, ...], int]] = {}
         """Blocks to fetch: whom to ask, and how often somebody was asked."""
@@ -478,9 +479,7 @@ class Replica:
         return signed
 
     def _try_decide(self) -> bool:
-        for view in self.book.views(MessageKind.COMMIT):
-            if self.book.power_in(MessageKind.COMMIT, view) < self.roster.quorum:
-                continue
+        for view in self.book.quorate(MessageKind.COMMIT):
             commits = self.book.commits(view)
             for name in sorted({commit.block_id for commit in commits} - {NIL}):
                 group = [commit for commit in commits if commit.block_id == name]
@@ -498,7 +497,10 @@ class Replica:
     def _decide(self, block: Block, certificate: CommitCert) -> bool:
         """False if the block does not apply: then more than F are faulty, and this node must not follow them."""
         before = self.ledger
-        after = apply_block(before, block, block_id=certificate.block_id)
+        judged = self._judged.get(certificate.block_id)
+        after = None if judged is None else judged.after
+        if after is None:
+            after = apply_block(before, block, block_id=certificate.block_id)
         if after is None:
             self._diverge(before.height, self.state_hash or b"", block.header.state_hash)
             return False
@@ -545,7 +547,7 @@ class Replica:
     def _try_learn(self) -> bool:
         """Any verified PrepareCert of a view up to ours that is higher than valid* becomes valid*."""
         best = self._certificates.highest(self.valid_view, self.view)
-        for view in self.book.views(MessageKind.PREPARE):
+        for view in self.book.quorate(MessageKind.PREPARE):
             if self.valid_view < view <= self.view and (best is None or view > best.view):
                 best = self._group(view) or best
         if best is None:
@@ -743,12 +745,12 @@ class Replica:
     def _is_valid(self, name: bytes) -> bool:
         """Valid at its origin view, on this node's state where that is known already."""
         block = self.blocks[name]
-        if name not in self._validity:
-            refusal = refuse_block(block, ledger=self.ledger, crypto=self._crypto)
-            self._validity[name] = refusal is None
-            if refusal is None:
-                self._compare(self._watch, *ballots_of(block, self.ledger) or ())
-        return self._validity[name] and self.state_hash in (None, block.header.state_hash)
+        judged = self._judged.get(name)
+        if judged is None:
+            judged = judge_block(block, block_id=name, ledger=self.ledger, crypto=self._crypto)
+            self._judged[name] = judged
+            self._compare(self._watch, *judged.ballots)
+        return judged.refusal is None and self.state_hash in (None, block.header.state_hash)
 
     def _prepare(self, name: bytes, valid_view: int) -> None:
         self.step = Step.PREPARE
@@ -822,7 +824,7 @@ class Replica:
         if len(self.blocks) >= BLOCKS_KEPT:
             spare = next(n for n in self.blocks if n not in (self.valid_id, self.locked_id))
             del self.blocks[spare]
-            self._validity.pop(spare, None)
+            self._judged.pop(spare, None)
         self.blocks[name] = block
 
     def _want(self, name: bytes, targets: tuple[bytes, ...]) -> None:

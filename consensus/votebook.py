@@ -33,6 +33,7 @@ class VoteBook:
         self._slots: dict[Slot, dict[int, Vote]] = {}
         self._in_order: dict[Slot, list[Vote]] = {}
         self._power: dict[Slot, int] = {}
+        self._quorate: set[Slot] = set()
         self._power_heard = 0
         self._highest_view = -1
 
@@ -61,7 +62,7 @@ class VoteBook:
         sender.views.setdefault(message.view, {})[message.kind] = message
         slot = (message.kind, message.view)
         self._slots.setdefault(slot, {})[member.index] = message
-        self._power[slot] = self._power.get(slot, 0) + self.roster.power(message.signer)
+        self._add_power(slot, self.roster.power(message.signer))
         self._in_order.pop(slot, None)
         return True, None
 
@@ -69,9 +70,16 @@ class VoteBook:
         for kind in sender.views.pop(view):
             slot = (kind, view)
             self._in_order.pop(slot, None)
-            self._power[slot] -= self.roster.power(self._slots[slot].pop(index).signer)
+            self._add_power(slot, -self.roster.power(self._slots[slot].pop(index).signer))
             if not self._slots[slot]:
                 del self._slots[slot], self._power[slot]
+
+    def _add_power(self, slot: Slot, power: int) -> None:
+        total = self._power[slot] = self._power.get(slot, 0) + power
+        if total >= self.roster.quorum:
+            self._quorate.add(slot)
+        else:
+            self._quorate.discard(slot)
 
     def forget_before(self, current_view: int) -> None:
         for key, sender in self._senders.items():
@@ -131,9 +139,9 @@ class VoteBook:
         """Power of all members that said anything of this height."""
         return self._power_heard
 
-    def views(self, kind: MessageKind) -> list[int]:
-        """In which there are messages of ``kind``, rising."""
-        return sorted(view for slot_kind, view in self._slots if slot_kind is kind)
+    def quorate(self, kind: MessageKind) -> list[int]:
+        """Views with messages of ``kind`` from Q power, whatever these say, rising: in no other can anything follow."""
+        return sorted([view for slot_kind, view in self._quorate if slot_kind is kind]) if self._quorate else []
 
     def jump_target(self, current_view: int) -> tuple[int, tuple[Vote, ...]] | None:
         """The largest view v* > current whose reach (members seen at v* or above) holds F+1, and the messages.

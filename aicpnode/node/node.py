@@ -151,7 +151,7 @@ class Node:
             self._stack.enter_context(DataDirLock(directory))
         self.identity = await trio.to_thread.run_sync(Identity.load_or_create, self.config.key_path)
         self.database = self._stack.enter_context(await trio.to_thread.run_sync(Database.open, directory))
-        self.blobs = self._stack.enter_context(Blobs(directory / BLOBS_FOLDER))
+        self.blobs = self._stack.enter_context(Blobs.open(directory / BLOBS_FOLDER))
         await trio.to_thread.run_sync(note_first_use, directory, self.identity.key, self.database)
         self.genesis = await settle_genesis(self.config, self.identity, self.database, self.blobs)
         self.network_id = self.genesis.network_id

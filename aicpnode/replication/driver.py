@@ -9,7 +9,6 @@ timers, announce the head, and ask the ledger for what the owner wants; ``applie
 from __future__ import annotations
 
 import random
-import statistics as stats
 import time
 from collections import deque
 from collections.abc import Callable
@@ -63,6 +62,7 @@ from consensus.events import (
     HeadAnnounced,
     OperationReceived,
     Opinion,
+    PersistVote,
     Received,
     RequestDecisions,
     Send,
@@ -74,6 +74,7 @@ from consensus.events import (
 from consensus.evidence import Evidence, contradiction
 from consensus.membership import LedgerState
 from consensus.messages import Ballot, Invitation, MessageKind, Operation, OperationKind, Vote
+from consensus.pacemaker import DecisionPace
 from consensus.replica import Replica
 from consensus.types import MemberStatus
 
@@ -148,6 +149,7 @@ class Driver:
         self._last_heard: dict[bytes, float] = {}
         self._decision_s: deque[float] = deque(maxlen=DECISION_TIMES_KEPT)
         self._height_began_s: float | None = None
+        self._pace = DecisionPace()
         self._sequence = 0
         self._join_nonce = self._random.randbytes(JOIN_NONCE_BYTES)
         self._changed = trio.Event()
@@ -535,6 +537,8 @@ class Driver:
                 spread = self._random.uniform(1 - JITTER, 1 + JITTER) if jitter else 1.0
                 self._timers[timer] = trio.current_time() + delay_ms * spread / 1000
                 self._timers_changed.set()
+            case PersistVote(message=message):
+                self._pace.cast(message, 1000 * trio.current_time())
             case Fetch(height=height, block_id=name, targets=targets):
                 for target in targets:
                     self._exchange.ask_block(target, height, name)
@@ -705,9 +709,10 @@ class Driver:
         seconds = 0.0 if began is None else now - began
         if began is not None:
             self._decision_s.append(seconds)
-            median_ms = int(2000 * stats.median(list(self._decision_s)[-16:]))
-            self._inbox.put(DeltaMeasured(delta_ms=median_ms))
         block, certificate = decision.block, decision.certificate
+        delta_ms = self._pace.decided(certificate, 1000 * now)
+        if delta_ms is not None:
+            self._inbox.put(DeltaMeasured(delta_ms=delta_ms))
         self._crypto.forget_slots(decision.ledger.height + 1)
         self._applier.enqueue(
             DecidedBlock(block=block, block_id=certificate.block_id, before=decision.before, after=decision.ledger)

@@ -9,7 +9,6 @@ between two sends.
 from __future__ import annotations
 
 import hashlib
-import statistics
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
@@ -45,7 +44,8 @@ from consensus.events import (
 )
 from consensus.evidence import Evidence
 from consensus.membership import LedgerState, refuse_operation
-from consensus.messages import Ballot, BallotEntry, Block, Change, ChangeKind, Operation, OperationKind, Vote
+from consensus.messages import BallotEntry, Block, Change, ChangeKind, Operation, OperationKind, Vote
+from consensus.pacemaker import DecisionPace
 from consensus.replica import Replica, Restored
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ SLOW_UNJUDGED_SHARE = 0.7
 DEADLINE_ROUNDS = 2
 """A slow trainer judges only at the deadline, so many usual rounds after the start."""
 VERIFIED_KEPT = 512
-DECISION_TIMES_KEPT = 16
 JOIN_NONCE = bytes(16)
 
 
@@ -138,8 +137,7 @@ class SimulatedMember:
         self._first_intent = intent
         self._free_at_ms = 0
         self._verified: deque[bytes] = deque(maxlen=VERIFIED_KEPT)
-        self._began_ms: int | None = None
-        self._decision_ms: deque[int] = deque(maxlen=DECISION_TIMES_KEPT)
+        self._pace = DecisionPace()
         self._timers: dict[Timer, int] = {}
         self._timers_set = 0
         self._opinions_round = -1
@@ -195,7 +193,7 @@ class SimulatedMember:
         if self.replica is not None:
             self.cluster.crashed(self)
         self.replica = None
-        self._began_ms = None
+        self._pace = DecisionPace()
         self.incarnation += 1
         self._timers.clear()
 
@@ -217,8 +215,6 @@ class SimulatedMember:
 
     def receive(self, event: Input) -> None:
         """From the network: handled once the processor is free."""
-        if isinstance(event, Received) and isinstance(event.message, Ballot):
-            self._begin_height(event.message)
         if not self.event_ms or self.replica is None:
             self.handle(event)
             return
@@ -228,17 +224,6 @@ class SimulatedMember:
             self._verified.append(signature)
             self._free_at_ms += self.event_ms
         self.after(self._free_at_ms - self.cluster.now_ms, event)
-
-    def _begin_height(self, ballot: Ballot) -> None:
-        """As the driver measures how long decisions take: from the first ballot that is seen of a height."""
-        if self._began_ms is None and self.replica is not None and ballot.height == self.replica.height:
-            self._began_ms = self.cluster.now_ms
-
-    def _end_height(self) -> None:
-        if self._began_ms is not None:
-            self._decision_ms.append(self.cluster.now_ms - self._began_ms)
-            self._began_ms = None
-            self.after(0, DeltaMeasured(delta_ms=int(2 * statistics.median(self._decision_ms))))
 
     def receive_snapshot(self, donor: bytes, given: SnapshotGiven) -> None:
         """Take over what holds, in one write, and start again from the disk."""
@@ -304,6 +289,7 @@ class SimulatedMember:
         match effect:
             case PersistVote(message=message):
                 self.disk.votes.append(message)
+                self._pace.cast(message, self.cluster.now_ms)
                 if self.honest:
                     self.cluster.checks.signed(self, message)
             case PersistSafety(safety=safety):
@@ -333,8 +319,6 @@ class SimulatedMember:
             case Send(message=message, to=to):
                 if self.honest:
                     self.cluster.checks.sent(self, message)
-                if isinstance(message, Ballot) and to is None:
-                    self._begin_height(message)
                 self.cluster.send(self, message, to)
             case SetTimer(timer=timer, delay_ms=delay, jitter=jitter):
                 spread = self.cluster.random.uniform(0.8, 1.2) if jitter else 1.0
@@ -346,8 +330,10 @@ class SimulatedMember:
                 self.cluster.request_decisions(self, target, height)
             case ServeDecision(height=height, to=to):
                 self.cluster.serve_decisions(self, to, height, limit=1)
-            case Decide(ledger=ledger):
-                self._end_height()
+            case Decide(certificate=certificate, ledger=ledger):
+                delta_ms = self._pace.decided(certificate, self.cluster.now_ms)
+                if delta_ms is not None:
+                    self.after(0, DeltaMeasured(delta_ms=delta_ms))
                 self._apply_later(ledger)
                 self._begin_round(ledger)
             case Diverged():

@@ -29,17 +29,26 @@ class Blobs:
     """A folder of content-addressed files, ``ab/abcdef...`` in hex. Safe to use from several threads."""
 
     def __init__(self, directory: Path) -> None:
-        """Open or create the folder, and remove what a crash left unfinished. Raises StorageFull or StorageFailed."""
+        """To read what is in ``directory``, which another process may be writing to. Changes nothing there."""
         self.directory = directory
         self._unfinished = directory / UNFINISHED
         self._closed = False
         self._making_folder = threading.Lock()
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """As the only process that writes there: make the folder, and remove what a crash left unfinished.
+
+        Raises StorageFull or StorageFailed.
+        """
+        blobs = cls(directory)
         with disk_errors(directory):
-            self._unfinished.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for leftover in self._unfinished.iterdir():
+            blobs._unfinished.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for leftover in blobs._unfinished.iterdir():
                 leftover.unlink()
             sync_directory(directory)
             sync_directory(directory.parent)
+        return blobs
 
     def __enter__(self) -> Self:
         return self

@@ -325,7 +325,7 @@ def write_run(
         model = replace(model, layers=1, width=32, heads=2, kv_heads=2, ffn_width=64, context=32)
     config = TransformerConfig.from_spec(model)
     rounds = replace(preset.round, round_ms=ROUND_MS)
-    with Blobs(folder / "blobs") as blobs:
+    with Blobs.open(folder / "blobs") as blobs:
         shards = build_corpus(text)
         for shard in shards:
             blobs.put(shard.content)

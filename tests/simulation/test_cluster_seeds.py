@@ -104,6 +104,29 @@ def test_silent_joiner_is_never_promoted() -> None:
     assert cluster.statuses()[member.name] is MemberStatus.SUSPENDED, "it failed its probation"
 
 
+def test_height_that_was_late_does_not_make_the_next_ones_wait() -> None:
+    """A minute without a quorum must not become the unit of waiting of everybody afterwards."""
+    cluster = Cluster(seed=2, behaviours=[Behaviour.HONEST] * 3 + [Behaviour.SILENT], faults=CALM)
+    cluster.start()
+    assert cluster.run(until=lambda: min(cluster.heights()) >= 2, limit_ms=100_000)
+    island = frozenset(member.key for member in cluster.honest[:1])
+    cluster.part(island)
+    parted_at, height = cluster.now_ms, max(cluster.heights())
+    assert not cluster.run(until=lambda: min(cluster.heights()) > height + 1, limit_ms=parted_at + 120_000)
+    cluster.heal(island)
+    assert cluster.run(until=lambda: min(cluster.heights()) >= height + 8, limit_ms=parted_at + 300_000)
+    deltas = [member.replica.pacemaker.delta_ms for member in cluster.honest if member.replica is not None]
+    assert len(deltas) == 3
+    assert max(deltas) <= 4 * CALM.delay_ms[1] * 4, deltas
+
+
+@pytest.mark.parametrize(("seed", "nodes"), [(1027, 5), (1328, 7)])
+def test_seeds_whose_timeouts_once_fed_on_themselves(seed: int, nodes: int) -> None:
+    """Timeouts that were measured as the pace of decisions made the next ones longer, up to a minute each."""
+    outcome = play(Scenario.draw(seed, nodes=nodes, byzantine=1))
+    assert outcome.decided, str(outcome)
+
+
 def test_seed_58_joiner_that_failed_its_probation_asks_again() -> None:
     """Its pending operation could never become valid and kept it from joining again."""
     honest = Behaviour.HONEST

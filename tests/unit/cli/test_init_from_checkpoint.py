@@ -36,8 +36,8 @@ class Old:
         self.directory.mkdir()
         with (
             Database.open(self.directory) as database,
-            Blobs(self.directory / BLOBS_FOLDER) as blobs,
-            Blobs(folder / "run" / "blobs") as given,
+            Blobs.open(self.directory / BLOBS_FOLDER) as blobs,
+            Blobs.open(folder / "run" / "blobs") as given,
         ):
             for name in [shard.sha256 for shard in self.genesis.data.shards]:
                 blobs.put(given.get(name))
@@ -102,7 +102,7 @@ def assert_goes_on(folder: Path, old: Old) -> Genesis:
     assert genesis.network_id != old.genesis.network_id
     same = ("model", "parameters", "layout_hash", "data", "training", "round", "consensus")
     assert all(getattr(genesis, name) == getattr(old.genesis, name) for name in same)
-    with Blobs(folder / "blobs") as blobs:
+    with Blobs.open(folder / "blobs") as blobs:
         model = vector_from_bytes(blobs.get(genesis.initial_model), genesis.parameters)
         assert all(blobs.has(shard.sha256) for shard in genesis.data.shards)
     assert np.array_equal(model, old.theta)
@@ -119,7 +119,7 @@ def test_run_goes_on_from_a_stored_snapshot(tmp_path: Path, old: Old, members: P
 
 
 def test_run_goes_on_from_a_checkpoint_file(tmp_path: Path, old: Old, members: Path, capsys) -> None:
-    with Blobs(old.directory / BLOBS_FOLDER) as blobs:
+    with Blobs.open(old.directory / BLOBS_FOLDER) as blobs:
         blobs.delete(old.snapshot)
     old.write_checkpoint()
     assert init(tmp_path / "new", old, old.model_hash.hex()[:8], members, "--json", "--name", "phoenix") == 0

@@ -9,8 +9,8 @@ import pytest
 
 from aicpnode.envelop.kinds import encode_block
 from aicpnode.simulation.playbook import Playbook, founders
-from consensus.blocks import ballot_is_well_formed, build_block, certified, refuse_block
-from consensus.membership import LedgerState
+from consensus.blocks import ballot_is_well_formed, build_block, certified, judge_block
+from consensus.membership import LedgerState, apply_block
 from consensus.messages import (
     BLOCK_WEIGHT_MAX,
     OBSERVERS_MAX,
@@ -24,6 +24,7 @@ from consensus.messages import (
     Verdict,
     ballots_root,
     block_binds,
+    block_id,
     block_weight_max,
     operations_root,
     training_hash,
@@ -58,7 +59,14 @@ def full_block(table: Playbook) -> Block:
 
 
 def refusal(table: Playbook, block: Block) -> str | None:
-    return refuse_block(block, ledger=table.ledger, crypto=table.crypto)
+    name = block_id(table.crypto, block.header)
+    judged = judge_block(block, block_id=name, ledger=table.ledger, crypto=table.crypto)
+    if judged.refusal is None:
+        assert judged.after == apply_block(table.ledger, block, block_id=name), "what follows is what a decision makes"
+    else:
+        assert judged.after is None
+        assert judged.ballots == ()
+    return judged.refusal
 
 
 def rerooted(table: Playbook, block: Block, body: Body) -> Block:

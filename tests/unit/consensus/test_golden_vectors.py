@@ -35,7 +35,7 @@ from aicpnode.gradients.grad import sealed_grad
 from aicpnode.identity import Identity
 from aicpnode.replication.crypto import MemberCrypto
 from aicpnode.replication.ledger import state_hash
-from consensus.blocks import build_block, refuse_block
+from consensus.blocks import build_block, judge_block
 from consensus.evidence import Evidence, evidence
 from consensus.membership import LedgerRules, LedgerState, genesis_state
 from consensus.messages import (
@@ -293,7 +293,8 @@ def test_golden_block_is_valid_and_named_by_its_header() -> None:
     assert isinstance(block, dict)
     read = decode_block(bytes.fromhex(block["bytes"]))
     assert block_id(CRYPTO[0], read.header).hex() == block["id"]
-    assert refuse_block(read, ledger=ledger(), crypto=CRYPTO[0]) is None
+    name = block_id(CRYPTO[0], read.header)
+    assert judge_block(read, block_id=name, ledger=ledger(), crypto=CRYPTO[0]).refusal is None
 
 
 def test_golden_certificates_hold() -> None:

@@ -81,7 +81,7 @@ def test_case_C15_memory_stays_bounded_under_a_flood_of_views(table: Playbook, b
     current = 20
     for view in (*range(200), *range(10_000, 10_200), 5_000):
         book.add(table.commit(1, view, NIL), current_view=current)
-    kept = book.views(MessageKind.COMMIT)
+    kept = [view for view in range(11_000) if book.commits(view)]
     assert kept == [*range(current - PAST_VIEWS_KEPT, current + 1), 10_199]
 
 
@@ -89,7 +89,26 @@ def test_views_fall_off_behind_as_the_view_grows(table: Playbook, book: VoteBook
     for view in range(30):
         book.add(table.commit(1, view, NIL), current_view=view)
         book.forget_before(view)
-    assert book.views(MessageKind.COMMIT) == list(range(29 - PAST_VIEWS_KEPT, 30))
+    assert [view for view in range(40) if book.commits(view)] == list(range(29 - PAST_VIEWS_KEPT, 30))
+
+
+def test_quorate_views_are_those_with_messages_of_a_quorum(table: Playbook, book: VoteBook) -> None:
+    for index in (0, 1):
+        book.add(table.commit(index, 3, ONE), current_view=0)
+        book.add(table.commit(index, 7, NIL), current_view=3)
+    assert book.quorate(MessageKind.COMMIT) == []
+    book.add(table.commit(2, 7, ONE), current_view=3)
+    book.add(table.commit(2, 7, ONE), current_view=3)
+    assert book.quorate(MessageKind.COMMIT) == [7], "whatever they say, each member once"
+    assert book.quorate(MessageKind.PREPARE) == []
+
+
+def test_view_is_no_longer_quorate_once_its_messages_are_forgotten(table: Playbook, book: VoteBook) -> None:
+    for index in range(3):
+        book.add(table.commit(index, 5, ONE), current_view=0)
+    assert book.quorate(MessageKind.COMMIT) == [5]
+    book.add(table.commit(0, 9, ONE), current_view=0)
+    assert book.quorate(MessageKind.COMMIT) == [], "of the views to come only the highest one of each member is kept"
 
 
 def test_jump_needs_f_plus_one_not_f(table: Playbook, book: VoteBook) -> None:

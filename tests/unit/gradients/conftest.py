@@ -206,7 +206,7 @@ class Cluster:
         """A running participant; entering it again with the same ``disk`` is a restart."""
         identity = self.identities[index]
         path = self.path / (disk or f"n{index}")
-        with Database.open(path) as database, Blobs(path / "blobs") as blobs:
+        with Database.open(path) as database, Blobs.open(path / "blobs") as blobs:
             if holds_model:
                 blobs.put(array_bytes(theta0()))
             events = EventBus()

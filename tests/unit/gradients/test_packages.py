@@ -19,7 +19,7 @@ SIZE = 4096
 
 @pytest.fixture
 def disk(tmp_path):
-    with Database.open(tmp_path) as database, Blobs(tmp_path / "blobs") as blobs:
+    with Database.open(tmp_path) as database, Blobs.open(tmp_path / "blobs") as blobs:
         yield database, blobs
 
 

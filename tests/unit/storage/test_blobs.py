@@ -20,7 +20,7 @@ ABSENT = bytes(32)
 
 @pytest.fixture
 def blobs(tmp_path: Path) -> Iterator[Blobs]:
-    with Blobs(tmp_path / "blobs") as opened:
+    with Blobs.open(tmp_path / "blobs") as opened:
         yield opened
 
 
@@ -93,12 +93,28 @@ def test_every_flipped_bit_is_noticed(blobs: Blobs) -> None:
 
 
 def test_unfinished_files_of_a_crash_are_removed(tmp_path: Path) -> None:
-    with Blobs(tmp_path / "blobs") as blobs:
+    with Blobs.open(tmp_path / "blobs") as blobs:
         kept = blobs.put(b"kept")
         (blobs.directory / "unfinished" / "0123.abcd").write_bytes(b"half")
-    with Blobs(tmp_path / "blobs") as blobs:
+    with Blobs.open(tmp_path / "blobs") as blobs:
         assert list((blobs.directory / "unfinished").iterdir()) == []
         assert list(blobs.digests()) == [kept]
+
+
+def test_readers_leave_alone_what_the_owner_writes(tmp_path: Path) -> None:
+    """Of a folder that another process uses: its unfinished files are its own, and a missing folder stays missing."""
+    with Blobs.open(tmp_path / "blobs") as owner:
+        kept = owner.put(b"kept")
+        half = owner.directory / "unfinished" / "0123.abcd"
+        half.write_bytes(b"half")
+        with Blobs(owner.directory) as reader:
+            assert reader.get(kept) == b"kept"
+            assert reader.has(kept)
+            assert not reader.has(ABSENT)
+        assert half.read_bytes() == b"half"
+    with Blobs(tmp_path / "none") as reader, pytest.raises(MissingBlob):
+        reader.get(ABSENT)
+    assert not (tmp_path / "none").exists()
 
 
 def test_file_is_synced_before_its_name_and_the_folder_after(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +149,7 @@ def test_failed_write_leaves_no_trace(blobs: Blobs, monkeypatch: pytest.MonkeyPa
 def test_folder_that_cannot_be_used_is_the_users_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageFailed):
-        Blobs(tmp_path / "file")
+        Blobs.open(tmp_path / "file")
 
 
 def test_large_content_is_neither_copied_to_write_nor_to_map(blobs: Blobs) -> None:
@@ -150,7 +166,7 @@ def test_large_content_is_neither_copied_to_write_nor_to_map(blobs: Blobs) -> No
 
 
 def test_map_outlives_deletion_and_close(tmp_path: Path) -> None:
-    with Blobs(tmp_path / "blobs") as blobs:
+    with Blobs.open(tmp_path / "blobs") as blobs:
         digest = blobs.put(b"content")
         view = blobs.open_map(digest)
         blobs.delete(digest)
@@ -159,7 +175,7 @@ def test_map_outlives_deletion_and_close(tmp_path: Path) -> None:
 
 
 def test_closed_blobs_are_not_used(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path / "blobs")
+    blobs = Blobs.open(tmp_path / "blobs")
     blobs.close()
     blobs.close()
     with pytest.raises(AssertionError, match="after close"):

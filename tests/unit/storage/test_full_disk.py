@@ -113,7 +113,7 @@ def test_opening_on_a_full_disk_says_so_or_works(small_disk: Path, leave_bytes: 
 
 
 def test_blob_that_does_not_fit_leaves_nothing(small_disk: Path) -> None:
-    with Blobs(small_disk / "blobs") as blobs:
+    with Blobs.open(small_disk / "blobs") as blobs:
         small = blobs.put(b"small")
         with pytest.raises(StorageFull):
             blobs.put(bytes(2 * DISK_BYTES))

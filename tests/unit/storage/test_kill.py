@@ -21,7 +21,7 @@ from aicpnode.storage.database import Database
 from aicpnode.storage.lock import DataDirLock
 
 directory = Path(sys.argv[1])
-with DataDirLock(directory), Database.open(directory) as database, Blobs(directory / "blobs") as blobs:
+with DataDirLock(directory), Database.open(directory) as database, Blobs.open(directory / "blobs") as blobs:
     height = database.head()
     while True:
         height += 1
@@ -38,7 +38,7 @@ with DataDirLock(directory), Database.open(directory) as database, Blobs(directo
 
 def check(directory: Path, acknowledged: int) -> int:
     """Reopen as a restarted node does; returns the head."""
-    with DataDirLock(directory), Database.open(directory) as database, Blobs(directory / "blobs") as blobs:
+    with DataDirLock(directory), Database.open(directory) as database, Blobs.open(directory / "blobs") as blobs:
         head = database.head()
         assert head >= acknowledged
         decisions = database.decisions(1, 1 << 30)
