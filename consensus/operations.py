@@ -31,6 +31,8 @@ ABSENCE_ROUNDS = 200
 """A voting member that no block shows for so many training rounds is suspended."""
 PRESENT_AFTER_ROUNDS = ABSENCE_ROUNDS // 4
 """From so many rounds without being shown a voting member may announce that it is present."""
+PRESENT_HEIGHTS = 4
+"""A PRESENT names the last decided height, or one of so many, in all, before the block that holds it."""
 PER_BLOCK_MAX = {OperationKind.JOIN: JOINS_PER_BLOCK_MAX, OperationKind.EVIDENCE: EVIDENCE_PER_BLOCK_MAX}
 """Of these kinds in one block."""
 
@@ -82,14 +84,22 @@ def _refuse_join(state: LedgerState, operation: Operation) -> str | None:
         return "sequence already used"
     if refusal := refuse_admission(state, operation.signer, operation.invitation):
         return refusal
-    on_probation = sum(other.status is MemberStatus.PROBATION for other in members)
-    if len(state.roster.active) + on_probation >= rules.members_max:
+    if is_full(state):
         return "the roster is full"
-    if on_probation >= PROBATION_MEMBERS_MAX:
+    if sum(other.status is MemberStatus.PROBATION for other in members) >= PROBATION_MEMBERS_MAX:
         return "too many are on probation"
     if member is None and len(members) >= ROSTER_ENTRIES_PER_MEMBER_MAX * rules.members_max:
         return "the roster's list is full"
     return None if operation.sequence >= 1 else "sequence starts at 1"
+
+
+def is_full(state: LedgerState) -> bool:
+    """Whether all ``members_max`` seats are taken: by voting members, and by those on probation or on the way back."""
+    taken = sum(
+        member.status in (MemberStatus.ACTIVE, MemberStatus.PROBATION) or state.standings[member.index].is_returning
+        for member in state.roster.members
+    )
+    return taken >= state.rules.members_max
 
 
 def refuse_admission(state: LedgerState, guest: bytes, invitation: Invitation | None) -> str | None:
@@ -104,8 +114,13 @@ def refuse_admission(state: LedgerState, guest: bytes, invitation: Invitation | 
 
 
 def _is_asked_for(state: LedgerState, operation: Operation, member: Member) -> bool:
-    """PRESENT of this very height: on probation or on the way back, or by a voting member that no block showed."""
-    if operation.arguments[0] != state.height:
+    """PRESENT of one of the last heights: on probation or on the way back, or by a voting member that no block showed.
+
+    Not of the very last one alone: while blocks come fast, one that names it would always be late.
+    """
+    height = operation.arguments[0]
+    assert isinstance(height, int)
+    if not 0 <= state.height - height < PRESENT_HEIGHTS:
         return False
     standing = state.standings[member.index]
     if member.status is MemberStatus.ACTIVE:
@@ -125,7 +140,9 @@ def _refuse_leave(state: LedgerState, member: Member) -> str | None:
 def _refuse_rejoin(state: LedgerState, member: Member) -> str | None:
     if member.status is not MemberStatus.SUSPENDED or may_join_again(member):
         return "only a suspended member comes back"
-    return "on its way back already" if state.standings[member.index].is_returning else None
+    if state.standings[member.index].is_returning:
+        return "on its way back already"
+    return "the roster is full" if is_full(state) else None
 
 
 def _refuse_accusation(state: LedgerState, operation: Operation) -> str | None:

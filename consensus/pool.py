@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 from consensus.membership import LedgerState, may_join_again, refuse_admission, refuse_operation
 from consensus.messages import Operation, OperationKind
+from consensus.operations import PRESENT_HEIGHTS
 from consensus.types import MemberStatus
 
 OPERATIONS_PER_SIGNER_KEPT = 16
+EVIDENCE_PER_SIGNER_KEPT = 2
+"""Each may be as large as a block's room for operations."""
 OPERATIONS_KEPT = 1024
 STRANGERS_KEPT = 64
 """Signers that are no members (their JOIN is pending) for which operations are kept."""
@@ -51,8 +54,11 @@ class OperationPool:
             if own and self._operations[subject] == operation:
                 self._own.add(subject)  # peers gave it back after a restart: it is to be sent again all the same
             return False
-        of_signer = sum(other.signer == operation.signer for other in self._operations.values())
-        if of_signer >= OPERATIONS_PER_SIGNER_KEPT or len(self._operations) >= OPERATIONS_KEPT:
+        of_signer = [other for other in self._operations.values() if other.signer == operation.signer]
+        if len(of_signer) >= OPERATIONS_PER_SIGNER_KEPT or len(self._operations) >= OPERATIONS_KEPT:
+            return False
+        accusations = sum(other.evidence is not None for other in of_signer)
+        if operation.evidence is not None and accusations >= EVIDENCE_PER_SIGNER_KEPT:
             return False
         if _is_stranger(ledger, operation.signer) and not own:
             strangers = {o.signer for o in self._operations.values() if _is_stranger(ledger, o.signer)}
@@ -130,5 +136,6 @@ def _is_settled(ledger: LedgerState, operation: Operation) -> bool:
         argument = operation.arguments[0]
         assert isinstance(argument, int)
         suspended = member.status is MemberStatus.SUSPENDED and not ledger.standings[member.index].is_returning
-        return argument < ledger.height or suspended or member.status is MemberStatus.BANNED
+        is_over = argument <= ledger.height - PRESENT_HEIGHTS
+        return is_over or suspended or member.status is MemberStatus.BANNED
     return refuse_operation(ledger, operation) is not None

@@ -22,7 +22,8 @@ from consensus.messages import Change, ChangeKind
 from consensus.types import CLAMP_FROM_POWER
 
 FOUNDERS = (1, 2, 3, 4, 4, 4, 5, 7)
-LIES = tuple(behaviour for behaviour in Behaviour if behaviour is not Behaviour.HONEST)
+LIES = (*(lie for lie in Behaviour if lie is not Behaviour.HONEST), *[Behaviour.LIAR] * 6)
+"""Every second one has habits, of which there are thousands of combinations; the others lie in one way each."""
 WISHES = (Wish.OFF, Wish.ON, Wish.FOLLOW)
 HEIGHTS = 10
 ROUNDS = 4

@@ -18,7 +18,7 @@ from aicpnode.simulation.cluster import Behaviour, Cluster, Faults, Occurrence, 
 from aicpnode.simulation.faults import FIELDS
 from aicpnode.simulation.scenario import Scenario, play, run
 from consensus.events import Decide, Received
-from consensus.messages import ChangeKind, Commit
+from consensus.messages import Change, ChangeKind, Commit
 from consensus.types import MemberStatus
 
 CHUNK = 25
@@ -43,7 +43,7 @@ def test_seeds_of_larger_clusters_decide_and_break_no_invariant(nodes: int) -> N
 
 
 def test_scenarios_cover_what_they_should() -> None:
-    drawn = [Scenario.draw(seed) for seed in range(100)]
+    drawn = [Scenario.draw(seed) for seed in range(SEEDS)]
     assert {len(scenario.founders) for scenario in drawn} == {1, 2, 3, 4, 5, 7}
     assert {behaviour for scenario in drawn for behaviour in scenario.founders} == set(Behaviour)
     for fault in FIELDS:
@@ -257,6 +257,18 @@ def test_any_exception_of_a_replica_is_a_violation_that_shows_the_input() -> Non
     vote = Commit(height=1, view=0, block_id=b"", signer=member.key)
     with pytest.raises(Violation, match=r"invariant 12: AttributeError.*node-0 on Received\(message=Commit"):
         member.handle(Received(message=vote))
+
+
+def test_seed_1432_members_that_answer_one_request_of_four_keep_nobody_behind() -> None:
+    """Two liars with endless claims were asked first again after each block: a joiner stayed behind for ever."""
+    honest = Behaviour.HONEST
+    founders = (honest, honest, Behaviour.STALE, honest, honest, Behaviour.SELECTIVE, honest)
+    faults = Faults(wide_area=True, duplication=0.05, slow_members=1, slow_trainers=1, quiet_after_ms=4_000)
+    changes = ((715, Change(kind=ChangeKind.STOP)),)
+    wishes = ((3_120, 0, Wish.FOLLOW), (8, 0, Wish.ON))
+    scenario = Scenario(seed=1432, founders=founders, joiners=(honest,), faults=faults, wishes=wishes, changes=changes)
+    outcome = play(scenario)
+    assert outcome.decided, str(outcome)
 
 
 SEED_OF_EVERYTHING = next(

@@ -33,7 +33,7 @@ from consensus.messages import (
     TrainingDecision,
     Verdict,
 )
-from consensus.operations import ABSENCE_ROUNDS, PRESENT_AFTER_ROUNDS, ban
+from consensus.operations import ABSENCE_ROUNDS, PRESENT_AFTER_ROUNDS, PRESENT_HEIGHTS, ban, is_full
 from consensus.types import MemberStatus
 
 NAME = b"\x0b" * 32
@@ -152,6 +152,19 @@ def test_absent_member_is_suspended_and_comes_back() -> None:
     assert state.standings[6].seen_round == state.round
 
 
+def test_member_comes_back_only_while_there_is_a_seat() -> None:
+    """Else those that are away, and come back, would make more voting members than the run allows."""
+    seats = replace(RULES, members_max=7)
+    state = replace(founders(7, until_round=9999), rules=seats)
+    state = trained(state, ABSENCE_ROUNDS, range(6))
+    assert status(state, 6) is MemberStatus.SUSPENDED and not is_full(state)
+    join = op(8, OperationKind.JOIN, bytes(16), "newcomer")
+    taken = after(state, body(join))
+    assert refuse_operation(taken, op(6, OperationKind.REJOIN)) == "the roster is full"
+    state = after(state, body(op(6, OperationKind.REJOIN)))
+    assert refuse_operation(state, join) == "the roster is full", "a seat is kept for who is on the way back"
+
+
 def test_case_C24_absence_suspends_at_most_half_of_what_may_be_faulty() -> None:
     """F(4)//2 = 0: of four nobody is suspended for absence. Of thirteen, F(13)//2 = 2."""
     state = trained(founders(4, until_round=9999), 2 * ABSENCE_ROUNDS, (0, 1, 2))
@@ -164,8 +177,13 @@ def test_presence_counts_like_a_ballot_and_only_when_it_is_due() -> None:
     state = trained(founders(7, until_round=9999), PRESENT_AFTER_ROUNDS - 1, range(6))
     assert refuse_operation(state, op(6, OperationKind.PRESENT, state.height)) is not None
     state = trained(state, 1, range(6))
-    assert refuse_operation(state, op(6, OperationKind.PRESENT, state.height - 1)) is not None
-    state = after(state, body(op(6, OperationKind.PRESENT, state.height)))
+    for wrong in (state.height + 1, state.height - PRESENT_HEIGHTS):
+        assert refuse_operation(state, op(6, OperationKind.PRESENT, wrong)) is not None
+    late = op(6, OperationKind.PRESENT, state.height - PRESENT_HEIGHTS + 1)
+    assert refuse_operation(state, late) is None, (
+        "while blocks come fast, one that names the last height is always late"
+    )
+    state = after(state, body(late))
     state = trained(state, ABSENCE_ROUNDS - 1, range(6))
     assert status(state, 6) is MemberStatus.ACTIVE
 

@@ -6,16 +6,19 @@ from dataclasses import replace
 
 from aicpnode.simulation import playbook
 from aicpnode.simulation.crypto import simulated_key
+from aicpnode.simulation.playbook import Playbook
+from consensus.evidence import evidence
 from consensus.membership import LedgerRules, LedgerState, apply_operation
 from consensus.messages import Operation, OperationKind
 from consensus.pool import (
+    EVIDENCE_PER_SIGNER_KEPT,
     OPERATIONS_KEPT,
     OPERATIONS_PER_SIGNER_KEPT,
     STRANGERS_KEPT,
     OperationPool,
     operation_subject,
 )
-from consensus.types import MemberStatus, Roster
+from consensus.types import NIL, MemberStatus, Roster
 
 RULES = LedgerRules(probation_rounds=2, members_max=100)
 founders = functools.partial(playbook.founders, rules=RULES)
@@ -56,6 +59,22 @@ def test_members_are_capped_each() -> None:
     pool = filled(founders(4), (contribute(0, sequence) for sequence in range(1, 100)))
     assert len(pool) == OPERATIONS_PER_SIGNER_KEPT
     assert pool.add(contribute(1), founders(4), own=False)
+
+
+def test_accusations_of_one_member_are_few() -> None:
+    """Each may fill a block: 16 of every member would be a hundred megabytes."""
+    table = Playbook()
+
+    def accusation(signer: int, accused: int, sequence: int) -> Operation:
+        proof = evidence(table.commit(accused, 0, bytes(32)), table.commit(accused, 0, NIL))
+        key = simulated_key(signer)
+        return Operation(kind=OperationKind.EVIDENCE, signer=key, sequence=sequence, evidence=proof)
+
+    ledger = founders(7)
+    pool = filled(ledger, (accusation(0, accused, sequence=accused) for accused in range(1, 7)))
+    assert len(pool) == EVIDENCE_PER_SIGNER_KEPT
+    assert pool.add(contribute(0, sequence=9), ledger, own=False)
+    assert pool.add(accusation(1, 3, sequence=1), ledger, own=False)
 
 
 def test_pool_is_capped_in_all() -> None:
