@@ -31,7 +31,7 @@ WEB_PORT_DEFAULT = 8080
 KEY_FILE = "identity.key"
 CONFIG_BYTES_MAX = 1024 * 1024
 NODE_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-LATER_KEYS = ("advertise", "encryption")
+LATER_KEYS = ("advertise",)
 """Settings of parts that are not built yet: giving one is refused."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEBUG_LEVELS = {"0": "warning", "1": "info", "2": "debug", "3": "debug"}
@@ -47,6 +47,13 @@ class NodeType(StrEnum):
     TRAINING = "training"
     ANNOTATION = "annotation"
     LIGHTWEIGHT = "lightweight"
+
+
+class Encryption(StrEnum):
+    """Of sessions with other nodes. Both sides need the same."""
+
+    ON = "on"
+    OFF = "off"
 
 
 class Fault(StrEnum):
@@ -66,7 +73,7 @@ class NodeConfig(BaseModel):
     """Name of this node for people; keys are what the protocol knows. ``name`` falls back to the port."""
     node_type: NodeType = NodeType.FULL
     p2p_host: str = "127.0.0.1"
-    """Address to listen on. Loopback by default, because sessions are not encrypted yet."""
+    """Address to listen on. Loopback by default: whoever reaches an open run gets a vote after its probation."""
     p2p_port: Port = P2P_PORT_DEFAULT
     """TCP port to listen on; 0 takes any free one."""
     p2p_port_explicit: bool = False
@@ -92,6 +99,8 @@ class NodeConfig(BaseModel):
     """Resident memory at which the node reports and stops cleanly (mebibytes)."""
     max_cpu_threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Processor threads that the node may keep busy at once."""
+    encryption: Encryption = Encryption.ON
+    """on: sessions are encrypted (Noise). off: they are signed only, for networks in which everybody may listen."""
     heartbeat_interval_ms: Annotated[int, Field(ge=100, le=600_000)] = 5_000
     partition_timeout_ms: Annotated[int, Field(ge=300, le=3_600_000)] = 15_000
     invite: str | None = None
@@ -213,14 +222,23 @@ class NodeConfig(BaseModel):
     def _known_keys(cls, values: Any) -> Any:
         if isinstance(values, Mapping):
             for key in values:
-                if key in LATER_KEYS and not (key == "encryption" and values[key] in (False, "off")):
+                if key in LATER_KEYS:
                     raise NotAvailableYet(f"The option {key}")
                 if key not in cls.model_fields and key not in LATER_KEYS:
                     near = difflib.get_close_matches(str(key), cls.model_fields, n=1, cutoff=0.5)
                     advice = f"Did you mean {near[0]}?" if near else "Known: " + ", ".join(sorted(cls.model_fields))
                     raise UserError(f"Unknown configuration key {key!r}.", advice=advice)
-            return {key: value for key, value in values.items() if key not in LATER_KEYS}
         return values
+
+    @field_validator("encryption", mode="before")
+    @classmethod
+    def _encryption(cls, value: Any) -> Any:
+        """TOML and JSON have a word of their own for on and off."""
+        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.encryption is Encryption.ON
 
     @field_validator("node_id")
     @classmethod

@@ -53,7 +53,7 @@ def run(
     network: Annotated[Text, typer.Option(metavar="HASH", help="Hash of the genesis; others are refused.")] = None,
     data: Annotated[Path | None, typer.Option(metavar="PATH", help="Text for a run of this node's own.")] = None,
     device: Annotated[Text, typer.Option(help="auto, cpu or cuda:N.")] = None,
-    encryption: Annotated[Text, typer.Option(help="Not available yet: sessions are plain.")] = None,
+    encryption: Annotated[Text, typer.Option(help="Of sessions: on (default) or off, the same on all nodes.")] = None,
     invite: Annotated[Text, typer.Option(help="An invitation that a member made for this node's key.")] = None,
     log_level: Annotated[Text, typer.Option(help="debug, info, warning or error.")] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log file as JSON lines.")] = False,
@@ -245,8 +245,9 @@ async def _announce(surface: CommandSurface, config: NodeConfig) -> None:
     else:
         reachable = f"{own_address() if host in ('0.0.0.0', '[::]') else host}:{port}"
         out.print(f"Join from elsewhere:  aicp-node run --bootstrap {reachable} --network {network}", soft_wrap=True)
-        warning = "Sessions are signed but not encrypted yet: others on the path can read what is exchanged."
-        out.print(warning, style="yellow")
+        if not config.is_encrypted:
+            warning = "Sessions are signed but not encrypted: others on the path can read what is exchanged."
+            out.print(warning, style="yellow")
     for warning in _admission_warning(status):
         out.print(warning, style="yellow")
 

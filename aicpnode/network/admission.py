@@ -38,6 +38,7 @@ class Admission:
         banned_for_s: Callable[[bytes], float],
         blacklisted: Callable[[bytes], bool],
         is_member: Callable[[bytes], bool],
+        encrypted: bool,
     ) -> None:
         """``hello`` introduces this node to whoever is at an IP address, as of now; its nonce is replaced."""
         self.slots = HandshakeSlots()
@@ -49,6 +50,7 @@ class Admission:
         self._banned_for_s = banned_for_s
         self._blacklisted = blacklisted
         self._is_member = is_member
+        self._encrypted = encrypted
         self._nonces: set[bytes] = set()
         self._proving_to: set[bytes] = set()
         """Keys to which this node has proved its own in a dial that is not decided yet."""
@@ -89,7 +91,13 @@ class Admission:
 
     def _session(self, role: Role, remote_host: str) -> Session:
         hello = replace(self._hello(remote_host), nonce=secrets.token_bytes(NONCE_BYTES))
-        return Session(role=role, identity=self._identity, hello=hello, is_own_nonce=self._nonces.__contains__)
+        return Session(
+            role=role,
+            identity=self._identity,
+            hello=hello,
+            is_own_nonce=self._nonces.__contains__,
+            encrypted=self._encrypted,
+        )
 
     def _decide_outbound(self, hello: Hello) -> Refusal | None:
         if hello.key in self._peers() or hello.key in self._proving_to:

@@ -275,7 +275,13 @@ class Connection:
                 self.bytes_received += len(data)
                 self._silent_s = 0.0
                 self._received.set()
-                self._session.frames.receive_data(self._session.incoming(bytes(data)))
+                try:
+                    frames = self._session.incoming(bytes(data))
+                except RemoteError as error:
+                    self._on_fault(self, error)
+                    self._lost(error.reason)
+                    return
+                self._session.frames.receive_data(frames)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             reason = "the connection broke"
         self._lost(reason)

@@ -200,7 +200,7 @@ def decode_peers(payload: bytes) -> list[tuple[bytes, str]]:
     return entries
 
 
-async def fetch_genesis(address: Address, *, timeout: float) -> bytes:
+async def fetch_genesis(address: Address, *, timeout: float, encrypted: bool = True) -> bytes:
     """The encoded genesis of the network that the node at ``address`` is in, within ``timeout`` seconds.
 
     Its SHA-256 is the network id which that node told; that it is the right network is only this node's word. UserError
@@ -209,7 +209,7 @@ async def fetch_genesis(address: Address, *, timeout: float) -> bytes:
     try:
         with trio.move_on_after(timeout):
             async with await trio.open_tcp_stream(address.host, address.port) as stream:
-                return await _fetch_genesis_from(stream)
+                return await _fetch_genesis_from(stream, encrypted=encrypted)
         reason = f"no answer within {timeout:g} s"
     except OSError as error:
         reason = describe_dial_error(error)
@@ -225,7 +225,7 @@ async def fetch_genesis(address: Address, *, timeout: float) -> bytes:
     )
 
 
-async def _fetch_genesis_from(stream: trio.abc.HalfCloseableStream) -> bytes:
+async def _fetch_genesis_from(stream: trio.abc.HalfCloseableStream, *, encrypted: bool) -> bytes:
     identity = Identity.generate()  # a guest's key is used for this one session
     hello = Hello(
         network_id=NO_NETWORK,
@@ -236,13 +236,13 @@ async def _fetch_genesis_from(stream: trio.abc.HalfCloseableStream) -> bytes:
         head_height=0,
         nonce=secrets.token_bytes(NONCE_BYTES),
     )
-    session = Session(role=Role.INITIATOR, identity=identity, hello=hello)
+    session = Session(role=Role.INITIATOR, identity=identity, hello=hello, encrypted=encrypted)
     peer, last_bytes = await shake_hands(stream, session, _accept_anybody)
     await stream.send_all(last_bytes)
     network_id, body, total = peer.network_id, bytearray(), 1
     while len(body) < total:
         want = encode_want(len(body) // CHUNK_BYTES, GENESIS_NAMESPACE, network_id, len(body), CHUNK_BYTES)
-        await stream.send_all(encode_frame(FrameType.WANT, Lane.CONTROL, want))
+        await stream.send_all(session.outgoing(encode_frame(FrameType.WANT, Lane.CONTROL, want)))
         _, total, data = decode_chunk((await _next_answer(stream, session)).payload)
         if not data or total > GENESIS_BYTES_MAX or len(body) + len(data) > total:
             raise MalformedError("it sent no genesis")
@@ -264,7 +264,7 @@ async def _next_answer(stream: trio.abc.ReceiveStream, session: Session) -> Mess
             data = await stream.receive_some(RECEIVE_BYTES)
             if not data:
                 raise MalformedError("it closed the connection")
-            session.frames.receive_data(bytes(data))
+            session.frames.receive_data(session.incoming(bytes(data)))
         elif message.type is FrameType.CHUNK:
             return message
         elif message.type in (FrameType.NOT_FOUND, FrameType.REFUSE):

@@ -77,6 +77,7 @@ class Mesh:
         partition_timeout_seconds: float = 15.0,
         blacklisted: Callable[[bytes], bool] = lambda _key: False,
         is_member: Callable[[bytes], bool] = lambda _key: True,
+        encrypted: bool = True,
         rng: random.Random | None = None,
     ) -> None:
         """``port`` 0 is any free port. ``blacklisted`` says whom the ledger excludes, ``is_member`` whom it
@@ -96,8 +97,7 @@ class Mesh:
         self._heartbeat_s = heartbeat_seconds
         self._partition_timeout_s = partition_timeout_seconds
         rng = random.Random(secrets.randbits(64)) if rng is None else rng
-        self._listen_port = 0
-        self._bound_to_loopback = False
+        self._listen_port, self._bound_to_loopback = 0, False
         self._peers = PeerTable()
         self._guests: dict[bytes, Connection] = {}
         self._reputation = Reputation()
@@ -110,6 +110,7 @@ class Mesh:
             banned_for_s=lambda key: self._reputation.banned_for_s(key, trio.current_time()),
             blacklisted=blacklisted,
             is_member=is_member,
+            encrypted=encrypted,
         )
         self._counts: Counter[str] = Counter()
         self._connect_callbacks: list[Callable[[PeerInfo], None]] = []

@@ -27,7 +27,7 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
-from aicpnode.errors import MalformedError
+from aicpnode.errors import RemoteError
 
 PROTOCOL_NAME = b"Noise_XX_25519_ChaChaPoly_BLAKE2s"
 DH_BYTES = 32
@@ -41,8 +41,14 @@ PATTERN = (("e",), ("e", "ee", "s", "es"), ("s", "se"))
 """The tokens of the three messages; the initiator writes the first and the third."""
 
 
-class NoiseError(MalformedError):
-    """The other side sent what no honest peer sends on this channel: changed, replayed, cut short, or for another."""
+class NoiseError(RemoteError):
+    """What came was not sent like this: changed, replayed, cut short, or meant for another channel.
+
+    It ends the session and costs the peer nothing: whoever sits on the way can do it to anybody.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, penalty=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +135,13 @@ class Handshake:
     @property
     def is_over(self) -> bool:
         return self._messages == len(PATTERN)
+
+    @property
+    def bytes_without_payload(self) -> int:
+        """Length of the next message, whoever writes it, if it carries nothing."""
+        tag = TAG_BYTES if self._messages else 0
+        keys = {"e": DH_BYTES, "s": DH_BYTES + tag}
+        return sum(keys.get(token, 0) for token in PATTERN[self._messages]) + tag
 
     @property
     def handshake_hash(self) -> bytes:

@@ -8,12 +8,12 @@
 
 At PeerAuthenticated each driver says accept() or refuse(): it knows who is connected already.
 
-HELLO carries who one is and a fresh nonce; AUTH is an Ed25519 signature over a domain tag, the role, the channel
-binding and the hashes of both HELLOs, so that it cannot be replayed, reflected, or moved to another session. Whoever
-does not want to go on says why in REFUSE, whose form never changes with the version, before it closes.
+HELLO carries who one is and a fresh nonce; AUTH is an Ed25519 signature over a domain tag, the role, the hashes of both
+HELLOs and the binding of the wire, so that it cannot be replayed, reflected, or moved to another session. Whoever does
+not want to go on says why in REFUSE, whose form never changes with the version, before it closes.
 
-Sessions are plain for now. An encrypted session will put its handshake hash where ``CHANNEL_BINDING_PLAIN`` stands and
-its two ciphers into ``outgoing`` and ``incoming``, through which all bytes after WELCOME pass.
+All of it travels through a ``Wire``: encrypted by Noise, whose handshake comes first and whose hash is the binding, so
+that nobody who sits between two nodes shares a key with both; or plain, if both sides are told to.
 
 A HELLO with the network id of 32 zero bytes asks only for the genesis: such a session may fetch bodies of the GENESIS
 namespace and nothing else.
@@ -30,6 +30,7 @@ from enum import Enum, IntEnum, auto
 from aicpnode.envelop.codec import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES, pack, unpack
 from aicpnode.errors import PENALTY_MALFORMED, MalformedError, RemoteError
 from aicpnode.identity import Identity, short, verify
+from aicpnode.network.channel import NoiseWire, PlainWire, Wire
 from aicpnode.network.framing import (
     HANDSHAKE_PAYLOAD_BYTES_MAX,
     FrameReader,
@@ -42,7 +43,6 @@ from aicpnode.network.framing import (
 PROTOCOL_VERSION = 1
 MAGIC = b"aicp"
 AUTH_DOMAIN = b"aicp/session/1"
-CHANNEL_BINDING_PLAIN = b""
 NO_NETWORK = bytes(HASH_BYTES)
 """The network id of somebody who asks for the genesis first."""
 NONCE_BYTES = 16
@@ -51,6 +51,7 @@ NODE_TYPE_BYTES_MAX = 32
 FEATURES_MAX = 16
 FEATURE_BYTES_MAX = 32
 REASON_BYTES_MAX = 400
+_MISMATCH = "the sessions of this node are {ours}, those of the other side are {theirs}; both need the same encryption"
 
 
 class Role(IntEnum):
@@ -73,6 +74,7 @@ class RefusalCode(IntEnum):
     SHUTTING_DOWN = 9
     TOO_SLOW = 10
     REPLACED = 11
+    ENCRYPTION = 12
 
 
 class HandshakeFailed(RemoteError):
@@ -217,13 +219,18 @@ class Session:
     """
 
     def __init__(
-        self, *, role: Role, identity: Identity, hello: Hello, is_own_nonce: Callable[[bytes], bool] = lambda _: False
+        self,
+        *,
+        role: Role,
+        identity: Identity,
+        hello: Hello,
+        is_own_nonce: Callable[[bytes], bool] = lambda _: False,
+        encrypted: bool = True,
     ) -> None:
         assert hello.key == identity.key, "a node introduces itself"
         self.role = role
+        self.encrypted = encrypted
         self.frames = FrameReader(payload_bytes_max=HANDSHAKE_PAYLOAD_BYTES_MAX)
-        self.outgoing: Callable[[bytes], bytes] = bytes
-        self.incoming: Callable[[bytes], bytes] = bytes
         self.peer: Hello | None = None
         """Set once the other side has proved its key."""
         self._identity = identity
@@ -233,10 +240,13 @@ class Session:
         self._claimed: Hello | None = None
         self._claimed_bytes = b""
         self._state = _State.WAIT_HELLO
+        self._wire: Wire = NoiseWire(initiator=role is Role.INITIATOR) if encrypted else PlainWire()
+        self._received = bytearray()
+        self._is_first_byte = True
+        self._greeted = False
         self._output = bytearray()
         self._events: deque[SessionEvent] = deque()
-        if role is Role.INITIATOR:
-            self._send(FrameType.HELLO, self._hello_bytes)
+        self._greet()
 
     @property
     def nonce(self) -> bytes:
@@ -250,12 +260,21 @@ class Session:
         return data
 
     def receive_data(self, data: bytes) -> None:
-        self.frames.receive_data(data)
+        self._received += data
+
+    def incoming(self, data: bytes) -> bytes:
+        """Of an established session: the bytes of frames in what came. NoiseError if it was not sent like this."""
+        return self._wire.incoming(data)
+
+    def outgoing(self, data: bytes) -> bytes:
+        """Of an established session: whole frames, as they travel."""
+        return self._wire.outgoing(data)
 
     def next_event(self) -> SessionEvent | None:
         """The next event, or None until more bytes arrive. RemoteError if the other side broke the protocol."""
         while not self._events and self._state not in (_State.WAIT_DECISION, _State.ESTABLISHED, _State.CLOSED):
             try:
+                self._read_wire()
                 message = self.frames.next_message()
                 if message is None:
                     return None
@@ -283,7 +302,37 @@ class Session:
         assert self._state not in (_State.ESTABLISHED, _State.CLOSED)
         self._close_with(code, reason)
 
+    def _greet(self) -> None:
+        """Pass on what the wire has to say; the initiator introduces itself as soon as it is open."""
+        self._output += self._wire.to_send()
+        if self.role is Role.INITIATOR and self._wire.is_open and not self._greeted:
+            self._greeted = True
+            self._send(FrameType.HELLO, self._hello_bytes)
+
+    def _read_wire(self) -> None:
+        if not self._received:
+            return
+        data = bytes(self._received)
+        self._received.clear()
+        if self._is_first_byte:
+            self._is_first_byte = False
+            self._check_first_byte(data[0])
+        self.frames.receive_data(self._wire.incoming(data))
+        self._greet()
+
+    def _check_first_byte(self, first: int) -> None:
+        """An encrypted session begins with 0, a plain one with the type of a frame."""
+        if not self.encrypted and first == 0:
+            raise HandshakeFailed(RefusalCode.ENCRYPTION, _MISMATCH.format(ours="not encrypted", theirs="encrypted"))
+        if self.encrypted and first != 0:
+            self._wire = PlainWire()
+            if first != FrameType.REFUSE:  # else the other side says itself what is wrong
+                ours, theirs = "encrypted", "not"
+                raise HandshakeFailed(RefusalCode.ENCRYPTION, _MISMATCH.format(ours=ours, theirs=theirs))
+
     def _handle(self, message: Message) -> None:
+        if self.encrypted and self._wire.binding == b"" and message.type is not FrameType.REFUSE:
+            raise MalformedError(f"a {message.type.name} frame that is not encrypted")
         match message.type, self._state:
             case FrameType.REFUSE, _:
                 self._events.append(decode_refusal(message.payload))
@@ -337,11 +386,14 @@ class Session:
         hellos = (self._hello_bytes, self._claimed_bytes)
         first, second = hellos if self.role is Role.INITIATOR else hellos[::-1]
         hashes = hashlib.sha256(first).digest() + hashlib.sha256(second).digest()
-        return AUTH_DOMAIN + bytes((signer,)) + hashes + CHANNEL_BINDING_PLAIN
+        return AUTH_DOMAIN + bytes((signer,)) + hashes + self._wire.binding
 
     def _establish(self, peer: Hello) -> None:
         self._state = _State.ESTABLISHED
         self.frames.allow_full_frames()
+        if self._received:
+            self.frames.receive_data(self._wire.incoming(bytes(self._received)))
+            self._received.clear()
         self._events.append(SessionEstablished(peer=peer))
 
     def _close_with(self, code: RefusalCode, reason: str) -> None:
@@ -349,4 +401,6 @@ class Session:
         self._state = _State.CLOSED
 
     def _send(self, frame_type: FrameType, payload: bytes) -> None:
-        self._output += encode_frame(frame_type, Lane.CONTROL, payload)
+        if not self._wire.is_open:
+            self._wire = PlainWire()  # a REFUSE before there is a channel: the other side may understand it
+        self._output += self._wire.outgoing(encode_frame(frame_type, Lane.CONTROL, payload))

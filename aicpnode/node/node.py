@@ -180,6 +180,7 @@ class Node:
             peer_store=self.database,
             heartbeat_seconds=config.heartbeat_interval_ms / 1000,
             partition_timeout_seconds=config.partition_timeout_ms / 1000,
+            encrypted=config.is_encrypted,
         )
         self.mesh.bodies.register(Namespace.GENESIS, self._provide_genesis)
         self.mesh.bodies.register(Namespace.BLOB, self._provide_blob)

@@ -138,6 +138,10 @@ def _import_blobs(folder: Path, genesis: Genesis, blobs: Blobs) -> None:
                 blobs.put(source.get(digest))
 
 
+async def _fetch_from(address: Address, config: NodeConfig) -> bytes:
+    return await fetch_genesis(address, timeout=FETCH_TIMEOUT_S, encrypted=config.is_encrypted)
+
+
 async def _fetch(config: NodeConfig) -> Genesis:
     addresses = [Address.parse(text) for text in config.bootstrap_peers]
     delay_s, attempts = RETRY_S_MIN, 0
@@ -145,7 +149,7 @@ async def _fetch(config: NodeConfig) -> Genesis:
         attempts += 1
         for address in addresses:
             try:
-                genesis = Genesis.decode(await fetch_genesis(address, timeout=FETCH_TIMEOUT_S))
+                genesis = Genesis.decode(await _fetch_from(address, config))
             except (UserError, RemoteError) as error:
                 # A bootstrap that is away may come back: said each time, given up never.
                 reason = error.message if isinstance(error, UserError) else error.reason

@@ -177,7 +177,7 @@ class Puppet:
 
     async def send(self, frame_type: FrameType, payload: bytes, lane: Lane = Lane.CONTROL) -> None:
         for frame in encode_message(frame_type, lane, payload):
-            await self.stream.send_all(frame)
+            await self.stream.send_all(self.session.outgoing(frame))
 
     async def receive(self, *wanted: FrameType) -> Message:
         """The next message of one of these types; others are passed over. EndOfChannel at the end."""
@@ -188,7 +188,7 @@ class Puppet:
                     data = await self.stream.receive_some(65536)
                     if not data:
                         raise trio.EndOfChannel
-                    self.session.frames.receive_data(bytes(data))
+                    self.session.frames.receive_data(self.session.incoming(bytes(data)))
                 elif message.type in wanted:
                     return message
 

@@ -28,7 +28,7 @@ async def test_garbage_is_answered_with_a_reason_and_closed(network):
 
 async def test_a_well_framed_hello_of_nonsense_is_refused(network):
     (identity,) = network.identities(1)
-    node = await network.start(identity)
+    node = await network.start(identity, encrypted=False)
     async with await trio.open_tcp_stream("127.0.0.1", node.address.port) as stream:
         await stream.send_all(encode_frame(FrameType.HELLO, Lane.CONTROL, b"aicp\x01\x00\x93\x01\x02\x03"))
         with trio.fail_after(10):

@@ -51,7 +51,7 @@ def test_later_commands_say_so_and_exit_2(name: str, capsys: pytest.CaptureFixtu
     ("arguments", "expected"),
     [
         (["run", "--node-type", "annotation"], "not available yet"),
-        (["run", "--encryption", "on"], "not available yet"),
+        (["run", "--encryption", "rot13"], "encryption"),
         (["run", "--advertise", "h:1"], "not available yet"),
         (["run", "--bootstrap", "nonsense"], "bootstrap_peers"),
         (["run", "--p2p-port", "70000"], "p2p_port"),

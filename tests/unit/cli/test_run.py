@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from aicpnode.cli import run
-from aicpnode.config import NodeConfig
+from aicpnode.config import Encryption, NodeConfig
 from aicpnode.interfaces.control import CommandSurface, JsonObject
 
 STATUS: JsonObject = {
@@ -46,14 +46,16 @@ async def test_a_node_that_does_not_vote_yet_does_not_call_itself_ready(capsys: 
     assert "ready" not in out
 
 
+@pytest.mark.parametrize("encryption", ["on", "off"])
 async def test_invitation_for_other_machines_names_a_reachable_host_and_warns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    encryption: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "own_address", lambda: "198.51.100.7")
-    await announced(NodeConfig(p2p_host="0.0.0.0"), {**STATUS, "p2p": "0.0.0.0:7778"})
+    config = NodeConfig(p2p_host="0.0.0.0", encryption=Encryption(encryption))
+    await announced(config, {**STATUS, "p2p": "0.0.0.0:7778"})
     out = capsys.readouterr().out
     assert "--bootstrap 198.51.100.7:7778" in out
-    assert "not encrypted" in out
+    assert ("not encrypted" in out) == (encryption == "off")
 
 
 async def test_signal_stops_the_innermost_scope(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,6 @@ def test_classmethods_set_the_type() -> None:
         {"enable_curation": True},
         {"enable_rlhf": True},
         {"enable_web_interface": True},
-        {"encryption": "on"},
         {"advertise": "h:1"},
     ],
 )
@@ -49,7 +48,19 @@ def test_not_built_yet_is_refused(values: dict[str, object]) -> None:
 
 def test_switched_off_parts_and_plain_sessions_are_accepted() -> None:
     config = NodeConfig.make({"enable_curation": False, "enable_rlhf": False, "encryption": "off"})
-    assert not config.enable_curation
+    assert not config.enable_curation and not config.is_encrypted
+
+
+@pytest.mark.parametrize(("given", "encrypted"), [("on", True), ("off", False), (True, True), (False, False)])
+def test_encryption_is_a_switch(given: object, encrypted: bool) -> None:
+    """TOML files and JSON files write it as a boolean too."""
+    assert NodeConfig.make({"encryption": given}).is_encrypted is encrypted
+    assert NodeConfig.make({}).is_encrypted
+
+
+def test_encryption_of_another_kind_is_refused() -> None:
+    with pytest.raises(UserError, match="encryption"):
+        NodeConfig.make({"encryption": "rot13"})
 
 
 def test_annotation_is_refused() -> None:

@@ -33,8 +33,8 @@ def hello(identity: Identity) -> Hello:
 
 def established() -> Session:
     """Bob's session with Alice, after the handshake."""
-    alice = Session(role=Role.INITIATOR, identity=ALICE, hello=hello(ALICE))
-    bob = Session(role=Role.ACCEPTER, identity=BOB, hello=hello(BOB))
+    alice = Session(role=Role.INITIATOR, identity=ALICE, hello=hello(ALICE), encrypted=False)
+    bob = Session(role=Role.ACCEPTER, identity=BOB, hello=hello(BOB), encrypted=False)
     for source, target in ((alice, bob), (bob, alice), (alice, bob)):
         target.receive_data(source.data_to_send())
         if target.next_event() is not None:

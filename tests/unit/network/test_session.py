@@ -1,4 +1,4 @@
-"""Playbooks of the handshake: bytes in, events out."""
+"""Playbooks of the handshake on a plain wire: bytes in, events out."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def hello(identity: Identity, **changes) -> Hello:
 
 
 def initiator(identity=ALICE, **changes) -> Session:
-    return Session(role=Role.INITIATOR, identity=identity, hello=hello(identity, **changes))
+    return Session(role=Role.INITIATOR, identity=identity, hello=hello(identity, **changes), encrypted=False)
 
 
 def accepter(identity=BOB, **changes) -> Session:
-    return Session(role=Role.ACCEPTER, identity=identity, hello=hello(identity, **changes))
+    return Session(role=Role.ACCEPTER, identity=identity, hello=hello(identity, **changes), encrypted=False)
 
 
 def pass_on(source: Session, target: Session):
@@ -143,7 +143,8 @@ def test_a_hello_of_another_version_is_refused_though_nothing_else_of_it_is_unde
 
 def test_a_node_recognises_itself_by_its_nonce():
     alice = initiator()
-    own = Session(role=Role.ACCEPTER, identity=ALICE, hello=hello(ALICE), is_own_nonce={alice.nonce}.__contains__)
+    is_own = {alice.nonce}.__contains__
+    own = Session(role=Role.ACCEPTER, identity=ALICE, hello=hello(ALICE), is_own_nonce=is_own, encrypted=False)
     with pytest.raises(HandshakeFailed) as failed:
         pass_on(alice, own)
     assert failed.value.code is RefusalCode.SELF
