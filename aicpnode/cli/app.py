@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from aicpnode.cli import ask, bench, demo, govern, initialise, keys, later, run, simulate
+from aicpnode.cli import ask, bench, demo, govern, initialise, inspect_run, keys, later, run, simulate
 from aicpnode.cli.options import EXIT_INTERRUPTED
 from aicpnode.errors import AicpError, UserError
 
@@ -31,6 +31,7 @@ app.command("run")(run.run)
 app.command("demo")(demo.demo)
 app.command("simulate")(simulate.simulate)
 app.command("init")(initialise.init)
+app.command("inspect")(inspect_run.inspect)
 app.add_typer(keys.app, name="key")
 app.add_typer(bench.app, name="bench")
 ask.register(app)

@@ -9,7 +9,6 @@ import typer
 from aicpnode.errors import NotAvailableYet
 
 LATER = {
-    "inspect": "Genesis, roster and needs of a run before joining it",
     "doctor": "Check ports, clock, disk, memory, torch and reachability, with advice",
     "export": "Export the model for other tools",
     "train": "Train on one machine without a network",

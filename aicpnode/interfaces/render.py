@@ -205,6 +205,43 @@ def render_change(result: JsonObject) -> RenderableType:
     return Text(f"Waiting: {what}, endorsed with power {power}. Others: aicp-node endorse {_text(result.get('id'))}")
 
 
+def render_inspect(result: JsonObject) -> RenderableType:
+    """A run before one joins it; what does not fit this machine stands out."""
+    peer = result.get("peer") or {}
+    founders = ", ".join(f"{_text(one.get('name'))} ({short(one.get('key'))})" for one in result.get("founders") or [])
+    memory, disk = result.get("machine_memory_bytes"), result.get("machine_disk_bytes")
+    rows = [
+        ("network", _text(result.get("network"))),
+        ("run", f"{_text(result.get('name'))}, made {_text(result.get('created'))}"),
+        (
+            "answered by",
+            f"{_text(peer.get('name'))} ({short(peer.get('key'))}) at {_text(result.get('address'))}, "
+            f"{_text(peer.get('node_type'))}, at height {_text(peer.get('height'))}",
+        ),
+        (
+            "model",
+            f"{_text(result.get('parameters'))} parameters, {_text(result.get('layers'))} layers of width "
+            f"{_text(result.get('width'))}, context {_text(result.get('context'))}",
+        ),
+        ("admission", f"{_text(result.get('admission'))}; a vote after {_text(result.get('probation_rounds'))} rounds"),
+        ("founders", founders or UNKNOWN),
+        ("to fetch", size(result.get("download_bytes"))),
+        ("memory", f"at least {_fits(result.get('memory_bytes'), memory)}; here {size(memory)} are free"),
+        (
+            "to train",
+            f"at least {_fits(result.get('training_memory_bytes'), memory)}, torch and activations not counted",
+        ),
+        ("disk", f"at least {_fits(result.get('disk_bytes'), disk)}; here {size(disk)} are free"),
+        ("checkpoints", f"{size(result.get('checkpoint_bytes'))} each"),
+    ]
+    return _pairs(rows)
+
+
+def _fits(needed: Any, there: Any) -> str:
+    fits = not isinstance(needed, int) or not isinstance(there, int) or needed <= there
+    return size(needed) if fits else f"[red]{size(needed)}, more than there is[/red]"
+
+
 def short(value: Any) -> str:
     """The first digits of a hash or key in hex."""
     return str(value)[:SHORT_HASH_DIGITS] if value else UNKNOWN
@@ -299,4 +336,5 @@ _RENDERERS: dict[str, Callable[[JsonObject], RenderableType]] = {
     "propose": render_change,
     "endorse": render_change,
     "test": render_test,
+    "inspect": render_inspect,
 }

@@ -201,10 +201,16 @@ def decode_peers(payload: bytes) -> list[tuple[bytes, str]]:
 
 
 async def fetch_genesis(address: Address, *, timeout: float, encrypted: bool = True) -> bytes:
-    """The encoded genesis of the network that the node at ``address`` is in, within ``timeout`` seconds.
+    """The encoded genesis of ``ask_genesis`` alone."""
+    _peer, genesis = await ask_genesis(address, timeout=timeout, encrypted=encrypted)
+    return genesis
 
-    Its SHA-256 is the network id which that node told; that it is the right network is only this node's word. UserError
-    if it cannot be had.
+
+async def ask_genesis(address: Address, *, timeout: float, encrypted: bool = True) -> tuple[Hello, bytes]:
+    """Who answers at ``address``, and the encoded genesis of its network, within ``timeout`` seconds.
+
+    The SHA-256 of the genesis is the network id which that node told; that it is the right network is only that node's
+    word. UserError if it cannot be had.
     """
     try:
         with trio.move_on_after(timeout):
@@ -225,7 +231,7 @@ async def fetch_genesis(address: Address, *, timeout: float, encrypted: bool = T
     )
 
 
-async def _fetch_genesis_from(stream: trio.abc.HalfCloseableStream, *, encrypted: bool) -> bytes:
+async def _fetch_genesis_from(stream: trio.abc.HalfCloseableStream, *, encrypted: bool) -> tuple[Hello, bytes]:
     identity = Identity.generate()  # a guest's key is used for this one session
     hello = Hello(
         network_id=NO_NETWORK,
@@ -249,7 +255,7 @@ async def _fetch_genesis_from(stream: trio.abc.HalfCloseableStream, *, encrypted
         body += data
     if hashlib.sha256(body).digest() != network_id:
         raise MalformedError(f"what it sent is not the genesis of its network {network_id.hex()}")
-    return bytes(body)
+    return peer, bytes(body)
 
 
 async def _accept_anybody(_peer: Hello) -> Refusal | None:

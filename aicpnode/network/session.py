@@ -51,7 +51,6 @@ NODE_TYPE_BYTES_MAX = 32
 FEATURES_MAX = 16
 FEATURE_BYTES_MAX = 32
 REASON_BYTES_MAX = 400
-_MISMATCH = "the sessions of this node are {ours}, those of the other side are {theirs}; both need the same encryption"
 
 
 class Role(IntEnum):
@@ -322,13 +321,18 @@ class Session:
 
     def _check_first_byte(self, first: int) -> None:
         """An encrypted session begins with 0, a plain one with the type of a frame."""
-        if not self.encrypted and first == 0:
-            raise HandshakeFailed(RefusalCode.ENCRYPTION, _MISMATCH.format(ours="not encrypted", theirs="encrypted"))
-        if self.encrypted and first != 0:
-            self._wire = PlainWire()
-            if first != FrameType.REFUSE:  # else the other side says itself what is wrong
-                ours, theirs = "encrypted", "not"
-                raise HandshakeFailed(RefusalCode.ENCRYPTION, _MISMATCH.format(ours=ours, theirs=theirs))
+        if self.encrypted == (first == 0):
+            return
+        self._wire = PlainWire()
+        if self.encrypted and first == FrameType.REFUSE:
+            return  # the other side says itself what is wrong
+        dialled_encrypts = self.encrypted == (self.role is Role.ACCEPTER)
+        dialled, dialling = ("encrypts", "does not") if dialled_encrypts else ("does not encrypt", "does")
+        raise HandshakeFailed(
+            RefusalCode.ENCRYPTION,
+            f"the node that was dialled {dialled} its sessions, the one that dialled it {dialling}; "
+            "both need the same encryption",
+        )
 
     def _handle(self, message: Message) -> None:
         if self.encrypted and self._wire.binding == b"" and message.type is not FrameType.REFUSE:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 from aicpnode.storage.blobs import Blobs
 
 ROUNDS_BEFORE = 3
 
 
-def test_newcomer_fetches_model_and_data_by_hash_and_replays_all_rounds(found, launch, until) -> None:
+def test_newcomer_fetches_model_and_data_by_hash_and_replays_all_rounds(found, launch, until, command) -> None:
     cluster = found(3)
     cluster.start()
     cluster.until_round(ROUNDS_BEFORE)
     network = cluster.genesis.network_id
+    seen = json.loads(command("inspect", cluster.nodes[0].address, "--json").stdout.splitlines()[-1])
+    assert (seen["network"], seen["parameters"]) == (network.hex(), cluster.genesis.parameters)
+    assert seen["peer"]["height"] >= ROUNDS_BEFORE
     newcomer = launch("newcomer", "--bootstrap", cluster.nodes[0].address, "--network", network.hex())
     assert not newcomer.directory.exists()
     newcomer.start()

@@ -209,7 +209,8 @@ def test_sides_that_do_not_do_the_same_say_so_to_each_other(initiator_encrypts: 
         if events := events_of(alice):
             break
     assert events == [SessionRefused(code=RefusalCode.ENCRYPTION, reason=failed.value.reason)]
-    assert "encrypted" in failed.value.reason
+    dialled, dialling = ("does not encrypt", "does;") if initiator_encrypts else ("encrypts", "does not;")
+    assert f"dialled {dialled} its sessions" in failed.value.reason and f"it {dialling}" in failed.value.reason
 
 
 def test_a_peer_cannot_go_on_in_the_clear() -> None:
