@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from consensus.membership import LedgerState, may_join_again, refuse_admission, refuse_operation
 from consensus.messages import Operation, OperationKind
-from consensus.operations import PRESENT_HEIGHTS
 from consensus.types import MemberStatus
 
 OPERATIONS_PER_SIGNER_KEPT = 16
@@ -132,10 +131,12 @@ def _is_settled(ledger: LedgerState, operation: Operation) -> bool:
     if member is None:
         return False  # its JOIN may be on the way
     if operation.kind is OperationKind.PRESENT:
-        # Kept while its height is still to come: this replica may be behind the one that announced it.
+        # Kept while its height is still to come: this replica may be behind the one that announced it. What is not
+        # asked for now, because its signer was promoted meanwhile, would only keep that from saying anything else.
         argument = operation.arguments[0]
         assert isinstance(argument, int)
+        if argument <= ledger.height:
+            return refuse_operation(ledger, operation) is not None
         suspended = member.status is MemberStatus.SUSPENDED and not ledger.standings[member.index].is_returning
-        is_over = argument <= ledger.height - PRESENT_HEIGHTS
-        return is_over or suspended or member.status is MemberStatus.BANNED
+        return suspended or member.status is MemberStatus.BANNED
     return refuse_operation(ledger, operation) is not None

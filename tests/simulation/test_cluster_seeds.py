@@ -127,6 +127,12 @@ def test_seeds_whose_timeouts_once_fed_on_themselves(seed: int, nodes: int) -> N
     assert outcome.decided, str(outcome)
 
 
+def test_seed_6268_promoted_member_forgets_its_presence_and_endorses() -> None:
+    """Its last PRESENT could not be valid any more, and kept it from endorsing what the others waited for."""
+    outcome = play(Scenario.draw(6268, nodes=5, byzantine=1))
+    assert outcome.decided, str(outcome)
+
+
 def test_seed_58_joiner_that_failed_its_probation_asks_again() -> None:
     """Its pending operation could never become valid and kept it from joining again."""
     honest = Behaviour.HONEST

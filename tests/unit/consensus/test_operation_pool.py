@@ -187,6 +187,17 @@ def test_operations_of_one_signer_are_offered_in_their_order_however_they_came()
     ]
 
 
+def test_presence_that_is_not_asked_for_any_more_is_forgotten() -> None:
+    """An owner brings forward one operation at a time: one that can never be valid would be its last."""
+    ledger, pool = founders(4, observers=1), OperationPool()
+    presence = Operation(kind=OperationKind.PRESENT, signer=simulated_key(4), sequence=1, arguments=(0,))
+    assert pool.add(presence, ledger, own=True)
+    promoted = ledger.with_member(replace(ledger.roster.members[4], status=MemberStatus.ACTIVE, power=1))
+    pool.settle(replace(promoted, height=1))
+    assert pool.own() == []
+    assert not pool.add(presence, replace(promoted, height=1), own=True)
+
+
 def test_what_is_not_valid_yet_is_ripe_in_the_state_that_it_is_valid_in() -> None:
     ledger, pool = founders(4, observers=1), OperationPool()
     presence = Operation(kind=OperationKind.PRESENT, signer=simulated_key(4), sequence=1, arguments=(1,))
