@@ -263,6 +263,9 @@ class Session:
 
     def incoming(self, data: bytes) -> bytes:
         """Of an established session: the bytes of frames in what came. NoiseError if it was not sent like this."""
+        if self._received:  # came while this side made up its mind
+            data = bytes(self._received) + data
+            self._received.clear()
         return self._wire.incoming(data)
 
     def outgoing(self, data: bytes) -> bytes:
@@ -395,9 +398,6 @@ class Session:
     def _establish(self, peer: Hello) -> None:
         self._state = _State.ESTABLISHED
         self.frames.allow_full_frames()
-        if self._received:
-            self.frames.receive_data(self._wire.incoming(bytes(self._received)))
-            self._received.clear()
         self._events.append(SessionEstablished(peer=peer))
 
     def _close_with(self, code: RefusalCode, reason: str) -> None:

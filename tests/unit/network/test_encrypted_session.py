@@ -133,6 +133,22 @@ def test_bytes_behind_the_handshake_are_kept_for_the_connection() -> None:
     assert [message.payload for message in messages if message] == [b"early", b"half of it"]
 
 
+def test_garbage_that_comes_before_the_answer_fails_only_when_it_is_read() -> None:
+    """``accept`` raises nothing: whoever calls it has done nothing wrong."""
+    alice, bob = pair()
+    for source, target in ((alice, bob), (bob, alice), (alice, bob), (bob, alice)):
+        target.receive_data(source.data_to_send())
+        if events_of(target):
+            target.accept()
+    bob.receive_data(alice.data_to_send())
+    assert events_of(bob) == [PeerAuthenticated(peer=hello(ALICE))]
+    bob.receive_data(b"\0\x20" + bytes(32))
+    bob.accept()
+    assert events_of(bob) == [SessionEstablished(peer=hello(ALICE))]
+    with pytest.raises(NoiseError):
+        bob.incoming(b"")
+
+
 @given(position=st.integers(0, 1 << 20), bit=st.integers(0, 7), step=st.integers(0, 5))
 def test_no_changed_bit_goes_unnoticed(position: int, bit: int, step: int) -> None:
     """Whoever sits on the way can end a session, and do nothing else."""
